@@ -1,0 +1,34 @@
+# Two commands: `make demo` runs the demo experiment, `make test` passes the tests. Both do all the set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Real data beside the checkout is used when it is there; tests that need absent data skip and say so.
+SHARED_DATA := $(wildcard ../shared/data)
+ifneq ($(SHARED_DATA),)
+export NETFLEET_DATA ?= $(abspath $(SHARED_DATA))
+endif
+
+.PHONY: demo test fast lint clean
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "netfleet needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say make PYTHON=python3.11 (or newer)")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/netfleet run --out runs/demo
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+fast: $(VENV)/.installed
+	$(BIN)/python -m pytest -m 'not slow'
+
+test: lint
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

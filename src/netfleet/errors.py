@@ -1,0 +1,42 @@
+"""Every error that netfleet raises on purpose.
+
+NetfleetError
+├── ConfigError        an experiment file, option or argument that makes no sense
+├── TopologyError      a graph or consensus matrix that breaks Section 3.2 of the paper
+├── DataError          a data file that is missing or corrupt, or a partition that cannot be made
+├── CheckpointError    a checkpoint or history that cannot be read or belongs to another run
+├── TransportError     a neighbour that did not answer
+└── DivergedError      a run that produced a non-finite value
+
+Each message says what came, what was expected and what to do; the command line prints it without a traceback.
+"""
+
+from __future__ import annotations
+
+
+class NetfleetError(Exception):
+    """Base class: `except NetfleetError` catches whatever netfleet raises on purpose."""
+
+
+class ConfigError(NetfleetError, ValueError):
+    """An experiment file, option or argument that makes no sense."""
+
+
+class TopologyError(NetfleetError, ValueError):
+    """A graph or consensus matrix that breaks one of the properties of Section 3.2."""
+
+
+class DataError(NetfleetError):
+    """A data file that is missing or corrupt, or a partition that cannot be made from the data."""
+
+
+class CheckpointError(NetfleetError):
+    """A checkpoint or history that cannot be read, or that belongs to another run."""
+
+
+class TransportError(NetfleetError):
+    """A neighbour that did not answer in time or went away."""
+
+
+class DivergedError(NetfleetError, ArithmeticError):
+    """A run that produced a non-finite value; what it had reached before is kept."""

@@ -1,0 +1,168 @@
+"""Named factories with checked parameters: how text in an experiment file becomes an object.
+
+Graphs, weights, data sources, partitions, models, schedules, problems and algorithms are each one `Registry`. A
+specification is a name (`"ring"`), or a table with a `kind` and parameters (`{kind = "shards", per_worker = 2}`);
+`"package.module:factory"` in place of a name is the user's own. The factory's signature is the only schema.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from netfleet.errors import ConfigError
+
+T = TypeVar("T")
+Spec = str | Mapping[str, Any]
+_PLAIN = (bool, int, float, str)
+
+
+class Registry(Generic[T]):
+    """Factories of one kind of thing by name; `what` names the kind in errors ("graph", "model")."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self._factories: dict[str, Callable[..., T]] = {}
+
+    def register(self, name: str) -> Callable[[Callable[..., T]], Any]:
+        """Decorator: make a factory known under `name`."""
+
+        def add(factory: Callable[..., T]) -> Callable[..., T]:
+            self._factories[name] = factory
+            return factory
+
+        return add
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._factories)
+
+    def __getitem__(self, name: str) -> Callable[..., T]:
+        """The factory called `name`, or the object that `"package.module:factory"` points to."""
+        if name in self._factories:
+            return self._factories[name]
+        if ":" in name:
+            return _load(name, self.what)
+        raise ConfigError(
+            f"unknown {self.what} {name!r}{suggestion(name, self)}; known: {', '.join(sorted(self))}, "
+            f"or 'package.module:factory' for your own"
+        )
+
+    def resolve(self, spec: Spec, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The specification with every default written out; raises on an unknown, missing or ill-typed parameter."""
+        kind, params = split(spec, self.what)
+        hints = parameters(self[kind])
+        for key, value in params.items():
+            if key not in hints:
+                allowed = ", ".join(sorted(k for k in hints if k not in (given or {}))) or "none"
+                raise ConfigError(
+                    f"{self.what} {kind!r} has no parameter {key!r}{suggestion(key, hints)}; it takes: {allowed}"
+                )
+            check_type(value, hints[key].annotation, f"{self.what} {kind!r}: {key}")
+        missing = [
+            k for k, p in hints.items() if p.default is p.empty and k not in params and k not in (given or {})
+        ]
+        if missing:
+            raise ConfigError(f"{self.what} {kind!r} needs {', '.join(missing)}; add {missing[0]} = …")
+        defaults = {k: p.default for k, p in hints.items() if p.default is not p.empty and k not in (given or {})}
+        return {"kind": kind, **defaults, **params}
+
+    def build(self, spec: Spec, **given: Any) -> T:
+        """Call the factory with the specification's parameters and those of `given` that it accepts."""
+        kind, _ = split(spec, self.what)
+        factory = self[kind]
+        params = self.resolve(spec, given)
+        del params["kind"]
+        accepted = {k: v for k, v in given.items() if k in parameters(factory) and k not in params}
+        return factory(**accepted, **params)
+
+
+def split(spec: Spec, what: str) -> tuple[str, dict[str, Any]]:
+    """Separate a specification into its kind and its parameters."""
+    if isinstance(spec, str):
+        return spec, {}
+    if not isinstance(spec, Mapping):
+        raise ConfigError(f'{what}: expected a name or a table with a kind, got {spec!r}; write {what} = "…"')
+    params = dict(spec)
+    kind = params.pop("kind", None)
+    if not isinstance(kind, str):
+        raise ConfigError(f'{what}: the table has no kind; add kind = "…" to {dict(spec)!r}')
+    return kind, params
+
+
+def parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The keyword parameters of a factory, with annotations as types."""
+    signature = inspect.signature(factory)
+    target = factory.__init__ if inspect.isclass(factory) else factory
+    hints = typing.get_type_hints(target)
+    return {
+        name: p.replace(annotation=hints.get(name, Any))
+        for name, p in signature.parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+
+
+def suggestion(word: str, known: Iterator[str] | typing.Iterable[str]) -> str:
+    """` (did you mean 'x'?)` where a known word is near, else nothing."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def check_type(value: Any, hint: Any, where: str) -> None:
+    """Raise unless a value read from TOML fits the annotation; types that TOML cannot spell are the factory's to check."""
+    if not fits(value, hint):
+        raise ConfigError(f"{where} must be {describe(hint)}, got {value!r}")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a plain value fits an annotation."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, a) for a in args)
+    if origin is typing.Literal:
+        return value in args
+    if hint is None or hint is type(None):
+        return value is None
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint in (bool, str):
+        return isinstance(value, hint)
+    if origin in (list, tuple) or (inspect.isclass(origin) and issubclass(origin, typing.Sequence)):
+        inner = args[0] if args else Any
+        return isinstance(value, list | tuple) and all(fits(v, inner) for v in value)
+    return True
+
+
+def describe(hint: Any) -> str:
+    """An annotation in the words of a user."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe(a) for a in args if a is not type(None))
+    if origin is typing.Literal:
+        return "one of " + ", ".join(repr(a) for a in args)
+    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    if origin is not None:
+        return f"a list of {describe(args[0])}" if args else "a list"
+    return words.get(hint, getattr(hint, "__name__", str(hint)).lower())
+
+
+def _load(path: str, what: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not module_name.startswith(error.name):
+            raise
+        raise ConfigError(
+            f"{what} {path!r}: no module {module_name!r}; it must be importable from the folder of the "
+            f"experiment file, the current folder or the installed packages"
+        ) from None
+    if not hasattr(module, attribute):
+        raise ConfigError(f"{what} {path!r}: module {module_name!r} has no {attribute!r}")
+    return getattr(module, attribute)
