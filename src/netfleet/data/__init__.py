@@ -1,0 +1,45 @@
+"""Data: sources (what there is to learn) and partitions (who has what of it)."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from netfleet.data.dataset import Dataset
+from netfleet.data.partitions import PARTITIONS, check_parts, label_counts
+from netfleet.data.sources import SOURCES
+from netfleet.errors import ConfigError
+from netfleet.registry import Spec, split
+
+__all__ = ["PARTITIONS", "SOURCES", "Dataset", "label_counts", "load_dataset", "make_partition"]
+
+
+def load_dataset(spec: Spec) -> Dataset:
+    """The data that a specification names.
+
+    >>> load_dataset("digits").train_x.shape
+    torch.Size([1437, 1, 8, 8])
+    """
+    dataset = SOURCES.build(spec)
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(
+            f"data source {split(spec, SOURCES.what)[0]!r} returned {type(dataset).__name__}, expected "
+            f"netfleet.data.Dataset; return a Dataset from your factory"
+        )
+    return dataset
+
+
+def make_partition(spec: Spec, dataset: Dataset, workers: int, seed: int) -> list[npt.NDArray[np.int64]]:
+    """The training rows of every worker, as a specification asks.
+
+    >>> parts = make_partition({"kind": "shards", "per_worker": 2}, load_dataset("digits"), workers=5, seed=0)
+    >>> [len(part) for part in parts]
+    [287, 287, 288, 287, 288]
+    """
+    if workers < 1:
+        raise ConfigError(f"partition: workers must be at least 1, got {workers}; set workers = 1 or more")
+    groups = None if dataset.groups is None else dataset.groups.numpy()
+    labels = dataset.train_y.numpy()
+    parts = PARTITIONS.build(spec, labels=labels, workers=workers, seed=seed, groups=groups)
+    check_parts(parts, len(labels), workers, f"partition {split(spec, PARTITIONS.what)[0]!r}")
+    return parts

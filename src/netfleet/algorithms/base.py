@@ -1,0 +1,75 @@
+"""What an algorithm is: hyper-parameters, `init` and `round`, written once for every engine.
+
+An algorithm knows two things only: `f`, its gradient, and `mix`, its neighbours. Tensors are `[..., d]`, one row per
+worker that the engine hosts here: all m in the simulator, one on a peer. It may use elementwise maths, `f` and
+`mix`; it may not reduce or index over the worker axis (`tests/test_conformance.py` catches that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, overload
+
+from torch import Tensor
+
+from netfleet.errors import ConfigError
+from netfleet.problem import Problem
+from netfleet.registry import Registry
+from netfleet.schedules import Schedule, as_schedule
+
+
+class Mix(Protocol):
+    """The only communication: replaces each argument by its W-weighted average over the neighbourhood.
+
+    All arguments of one call travel in one message.
+    """
+
+    @overload
+    def __call__(self, x: Tensor, /) -> Tensor: ...
+    @overload
+    def __call__(self, x: Tensor, y: Tensor, /, *more: Tensor) -> tuple[Tensor, ...]: ...
+
+
+class State(Protocol):
+    """A NamedTuple of `[..., d]` tensors, the models first and called `x`.
+
+    A state with `y` and `g` is a tracking method's: Σ(yᵢ − gᵢ) = 0 is then watched in every History.
+    """
+
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def _fields(self) -> tuple[str, ...]: ...
+    def __iter__(self) -> Iterator[Tensor]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """Base of the hyper-parameter dataclasses: holds and checks the step size η, and K where there is one."""
+
+    eta: float | Mapping[str, Any] | Schedule = 0.01
+
+    State: ClassVar[type]
+    title: ClassVar[str]
+    citation: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "eta", as_schedule(self.eta))
+        if getattr(self, "K", 1) < 1:
+            raise ConfigError(f"K, the number of local steps per round, must be at least 1, got {self.K}")  # type: ignore[attr-defined]
+
+    def step_size(self, t: int) -> float:
+        """η of round t."""
+        return self.eta(t)  # type: ignore[operator]
+
+    def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
+        """The state before round 0, from the common initial model in every row of x."""
+        raise TypeError(f"{type(self).__name__} must define init(f, mix, x)")
+
+    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
+        """The state after round t."""
+        raise TypeError(f"{type(self).__name__} must define round(f, mix, t, s)")
+
+
+ALGORITHMS: Registry[Algorithm] = Registry("algorithm")

@@ -1,0 +1,113 @@
+"""Where the files of a published collection are: where the user says, NETFLEET_DATA, the cache, the mirrors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from netfleet.data.catalog import Collection, File
+from netfleet.data.download import fetch, md5_of
+from netfleet.data.formats import unpack
+from netfleet.errors import DataError
+
+Found = dict[str, Path]  # from the published name of a file to the file on this machine
+
+
+def locate(collection: Collection, path: str | None = None, environ: Mapping[str, str] = os.environ) -> Found:
+    """Every file of a collection, downloaded to the cache where nobody has it yet.
+
+    A `path` that the user gives must have the files: there is no fallback from it.
+    """
+    if path is not None:
+        return _at(collection, Path(path).expanduser())
+    cache = cache_folder(environ) / collection.folder
+    for folder in (*_shared_folders(collection, environ), cache):
+        if not missing(collection, folder):
+            return _files(collection, folder)
+    fetch(collection, missing(collection, cache), cache)
+    return _files(collection, cache)
+
+
+def read(file: File, path: Path) -> bytes:
+    """The content of a file, without gzip; where it is the file as published, its MD5 is checked."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
+        ) from error
+    if path.name == file.name:
+        check_md5(data, file, path)
+    return unpack(data, str(path))
+
+
+def check_md5(data: bytes, file: File, where: object) -> None:
+    """Raise unless the data is what was published."""
+    came = md5_of(data)
+    if file.md5 not in (None, came):
+        raise DataError(
+            f"{where}: damaged, or another file; its MD5 is {came}, expected {file.md5}; "
+            f"delete it and run again"
+        )
+
+
+def missing(collection: Collection, folder: Path) -> list[File]:
+    """The files of a collection that a folder does not have."""
+    return [file for file in collection.files if _variant(file, folder) is None]
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """The user's cache folder for netfleet; it is laid out as NETFLEET_DATA is."""
+    home = environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "netfleet"
+
+
+def _at(collection: Collection, path: Path) -> Found:
+    for place in collection.near:
+        if not missing(collection, path / place):
+            return _files(collection, path / place)
+    if not path.is_dir():
+        raise DataError(
+            f"{collection.name}: path = '{path}' is not a folder; give the folder that has "
+            f"{_names(list(collection.files))}"
+        )
+    raise DataError(
+        f"{collection.name}: path = '{path}' has no {_names(missing(collection, path))}; copy what is missing "
+        f"there, correct path, or leave path out to let netfleet find or download the files"
+    )
+
+
+def _shared_folders(collection: Collection, environ: Mapping[str, str]) -> list[Path]:
+    """Folders under NETFLEET_DATA to look in."""
+    if not environ.get("NETFLEET_DATA"):
+        return []
+    root = Path(environ["NETFLEET_DATA"]).expanduser()
+    if not root.is_dir():
+        raise DataError(f"NETFLEET_DATA = '{root}' is not a folder; correct it or unset it")
+    return [root / collection.folder, *([root] if _recognised(collection, root) else [])]
+
+
+def _recognised(collection: Collection, root: Path) -> bool:
+    """Whether the files that lie in a common folder are this collection's.
+
+    MNIST and Fashion-MNIST have the same file names: here, unlike in a folder of their own, the MD5 decides.
+    """
+    paths = [(file, root / file.name) for file in collection.files]
+    return all(path.is_file() and file.md5 in (None, md5_of(path.read_bytes())) for file, path in paths)
+
+
+def _files(collection: Collection, folder: Path) -> Found:
+    found = {file.name: _variant(file, folder) for file in collection.files}
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def _variant(file: File, folder: Path) -> Path | None:
+    """The file as published, or unpacked under its name without `.gz`."""
+    paths = (folder / file.name, folder / file.name.removesuffix(".gz"))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _names(files: list[File]) -> str:
+    packed = any(file.name.endswith(".gz") for file in files)
+    return ", ".join(file.name for file in files) + (" (with or without .gz)" if packed else "")

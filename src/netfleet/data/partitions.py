@@ -1,0 +1,213 @@
+"""Who has which training rows. Pure: a partition is a function of labels (or groups), workers and seed.
+
+Each returns one int64 array of row numbers for every worker. Where the paper leaves a choice open:
+
+- Non-i.i.d. (`shards`): "250 shards with 200 data samples" are 50,000 of MNIST's 60,000. The first 50,000 of the sorted
+  rows would lose the digits 8 and 9, so 50,000 random rows are sorted; all labels keep their share. With 50 workers
+  × 2 shards, 100 of the 250 shards are then used.
+- Rows of equal label are in random order before the cut, so which rows share a shard depends on the seed alone.
+- i.i.d. (`shared`): every worker draws from the whole set. `iid` is the disjoint variant.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from netfleet.errors import ConfigError, DataError
+from netfleet.randomness import generator
+from netfleet.registry import Registry
+
+Rows = npt.NDArray[np.int64]
+PARTITIONS: Registry[list[Rows]] = Registry("partition")
+DIRICHLET_TRIES = 1000
+
+
+@PARTITIONS.register("shared")
+def shared(labels: Rows, workers: int) -> list[Rows]:
+    """Every worker sees all rows: the paper's i.i.d. setting."""
+    rows = np.arange(len(labels))
+    rows.setflags(write=False)  # one array for all workers
+    return [rows] * workers
+
+
+@PARTITIONS.register("iid")
+def iid(labels: Rows, workers: int, seed: int) -> list[Rows]:
+    """Shuffled rows in disjoint parts whose sizes differ by at most one."""
+    if workers > len(labels):
+        raise DataError(
+            f"partition 'iid': {workers} workers but only {len(labels)} rows; use at most {len(labels)} workers, or "
+            f'partition = "shared"'
+        )
+    return np.array_split(generator("partition/iid", seed).permutation(len(labels)), workers)
+
+
+@PARTITIONS.register("shards")
+def by_shards(
+    labels: Rows,
+    workers: int,
+    seed: int,
+    per_worker: int = 2,
+    shards: int | None = None,
+    size: int | None = None,
+) -> list[Rows]:
+    """Rows sorted by label, cut into shards, `per_worker` random shards for each worker: the paper's non-i.i.d. setting.
+
+    By default `workers × per_worker` shards cover all rows, with sizes that differ by at most one. `shards` alone cuts
+    all rows into that many; with a `size`, random `shards × size` rows are used (as many shards as there can be, by
+    default). The paper has shards = 250, size = 200.
+    """
+    count = _shard_count(len(labels), workers * _positive(per_worker, "per_worker"), shards, size)
+    if workers * per_worker > count:
+        raise DataError(
+            f"partition 'shards': {workers} workers with {per_worker} shards each need {workers * per_worker} shards, "
+            f"but there are {count}; raise shards (or lower size), or lower workers or per_worker"
+        )
+    random = generator("partition/shards", seed)
+    rows = random.permutation(len(labels))[: None if size is None else count * size]
+    pieces = np.array_split(rows[np.argsort(labels[rows], kind="stable")], count)
+    dealt = random.permutation(count)[: workers * per_worker].reshape(workers, per_worker)
+    return [np.concatenate([pieces[piece] for piece in hand]) for hand in dealt]
+
+
+@PARTITIONS.register("dirichlet")
+def dirichlet(labels: Rows, workers: int, seed: int, alpha: float, min_size: int = 10) -> list[Rows]:
+    """Each label is spread over the workers in proportions drawn from Dirichlet(α, …, α); small α is more uneven.
+
+    As in Yurochkin et al. 2019 and Hsu, Qi, Brown 2019; drawn again until every worker has `min_size` rows.
+    """
+    if not 0 < alpha < np.inf:
+        raise ConfigError(f"partition 'dirichlet': alpha must be above 0, got {alpha}; try alpha = 0.5")
+    if workers * _positive(min_size, "min_size") > len(labels):
+        raise DataError(
+            f"partition 'dirichlet': {workers} workers with at least {min_size} rows each need {workers * min_size} "
+            f"rows, but there are {len(labels)}; lower workers or min_size"
+        )
+    random = generator("partition/dirichlet", seed)
+    totals = np.unique(labels, return_counts=True)[1]
+    for _ in range(DIRICHLET_TRIES):
+        cuts = _cuts(random.dirichlet(np.full(workers, alpha), len(totals)), totals)
+        if np.diff(cuts, axis=1).sum(0).min() >= min_size:
+            return _spread(labels, cuts, random)
+    raise DataError(
+        f"partition 'dirichlet': in {DIRICHLET_TRIES} tries with alpha = {alpha} some of the {workers} workers always "
+        f"had fewer than {min_size} of the {len(labels)} rows; raise alpha, or lower workers or min_size"
+    )
+
+
+@PARTITIONS.register("groups")
+def by_groups(
+    labels: Rows, workers: int, seed: int, groups: Rows | None, per_worker: int | None = None
+) -> list[Rows]:
+    """Natural groups (the writers of MNIST) stay whole.
+
+    By default all groups are dealt in random order, each to the worker with the fewest rows so far; no two workers
+    then differ by more rows than the largest group has. With `per_worker`, each gets that many random groups.
+    """
+    if groups is None:
+        raise DataError(
+            "partition 'groups': the data has no groups; use a source that has them "
+            '(data = {kind = "mnist", writers = true}), or partition = "shards" or "dirichlet"'
+        )
+    sizes, group_of_row = _group_sizes(groups)
+    needed = workers * _positive(1 if per_worker is None else per_worker, "per_worker")
+    if needed > len(sizes):
+        raise DataError(
+            f"partition 'groups': {workers} workers need {needed} groups, but the data has {len(sizes)}; "
+            f"lower workers{'' if per_worker is None else ' or per_worker'}"
+        )
+    order = generator("partition/groups", seed).permutation(len(sizes))
+    owner = _deal_evenly(order, sizes, workers) if per_worker is None else _deal(order, workers, per_worker)
+    return _rows_by_owner(owner[group_of_row], workers)
+
+
+def label_counts(labels: Rows, parts: list[Rows], classes: int) -> Rows:
+    """How many rows of each label each worker has."""
+    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])  # [m, classes]
+
+
+def check_parts(parts: list[Rows], rows: int, workers: int, where: str) -> None:
+    """Raise unless there is one non-empty array of valid row numbers for each worker."""
+    if len(parts) != workers:
+        raise DataError(
+            f"{where}: made {len(parts)} parts for {workers} workers; make one part for each worker"
+        )
+    for worker, part in enumerate(parts):
+        if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer):
+            raise DataError(
+                f"{where}: worker {worker} has a {part.dtype} array of shape {part.shape}, expected one axis of row "
+                f"numbers; return an int64 array for each worker"
+            )
+        if len(part) == 0:
+            raise DataError(
+                f"{where}: worker {worker} of {workers} has no rows; lower workers or use more data"
+            )
+        if part.min() < 0 or part.max() >= rows:
+            raise DataError(
+                f"{where}: worker {worker} has rows {part.min()} to {part.max()}, expected 0 to {rows - 1}; "
+                f"return numbers of training rows"
+            )
+
+
+def _positive(value: int, name: str) -> int:
+    if value < 1:
+        raise ConfigError(f"partition: {name} must be at least 1, got {value}; try {name} = 1")
+    return value
+
+
+def _shard_count(rows: int, needed: int, shards: int | None, size: int | None) -> int:
+    if size is None:
+        count, each = needed if shards is None else _positive(shards, "shards"), 1
+    else:
+        each = _positive(size, "size")
+        count = max(rows // each, 1) if shards is None else _positive(shards, "shards")
+    if count * each > rows:
+        raise DataError(
+            f"partition 'shards': {count} shards of {'at least 1' if size is None else size} need {count * each} rows, "
+            f"but there are {rows}; "
+            + ("lower workers or per_worker" if shards is None and size is None else "lower shards or size")
+        )
+    return count
+
+
+def _cuts(shares: npt.NDArray[np.float64], totals: Rows) -> Rows:
+    """Where to cut the rows of each label, from 0 to their number, so that worker i has the share i."""
+    inner = np.floor(np.cumsum(shares, axis=1)[:, :-1] * totals[:, None]).astype(np.int64)
+    inner = np.minimum(inner, totals[:, None])
+    return np.hstack([np.zeros_like(totals)[:, None], inner, totals[:, None]])  # [labels, m + 1]
+
+
+def _spread(labels: Rows, cuts: Rows, random: np.random.Generator) -> list[Rows]:
+    """Give each worker, of each label's shuffled rows, those between its two cuts."""
+    shuffled = random.permutation(len(labels))
+    by_label = np.split(shuffled[np.argsort(labels[shuffled], kind="stable")], np.cumsum(cuts[:, -1])[:-1])
+    pieces = [np.split(rows, cut[1:-1]) for rows, cut in zip(by_label, cuts, strict=True)]
+    return [np.concatenate(part) for part in zip(*pieces, strict=True)]
+
+
+def _group_sizes(groups: Rows) -> tuple[Rows, Rows]:
+    """The size of every group, and for every row the number of its group among them."""
+    _, group_of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    return sizes, group_of_row
+
+
+def _deal(order: Rows, workers: int, per_worker: int) -> Rows:
+    """The worker of each group, −1 for the groups that remain."""
+    owner = np.full(len(order), -1)
+    owner[order[: workers * per_worker]] = np.repeat(np.arange(workers), per_worker)
+    return owner
+
+
+def _deal_evenly(order: Rows, sizes: Rows, workers: int) -> Rows:
+    """The worker of each group: in this order, whoever has the fewest rows takes the next."""
+    owner, load = np.empty(len(order), np.int64), np.zeros(workers, np.int64)
+    for group in order:
+        owner[group] = load.argmin()
+        load[owner[group]] += sizes[group]
+    return owner
+
+
+def _rows_by_owner(owner: Rows, workers: int) -> list[Rows]:
+    order = np.argsort(owner, kind="stable")
+    bounds = np.searchsorted(owner[order], np.arange(workers + 1))
+    return [order[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]

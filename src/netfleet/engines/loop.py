@@ -1,0 +1,188 @@
+"""The one training loop, and what an engine must supply to host it.
+
+Every engine is one or more hosts. A host has some of the workers (`problem`), a way to average with the others
+(`mixer`) and a way to bring all workers' states together where metrics are taken (`gather`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from netfleet.algorithms import Algorithm, Mix
+from netfleet.errors import DivergedError
+from netfleet.problem import Problem, Sample
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that the rounds after `t` depend on, and the counters; of one host, or gathered of all workers."""
+
+    t: int  # rounds done
+    state: Any  # the algorithm's State
+    buffers: Tensor | None = None
+    bytes: int = 0  # sent so far
+    samples: int = 0  # used so far
+    seconds: float = 0.0  # spent in rounds, evaluation excluded
+
+
+class Host(Protocol):
+    """What runs the loop: all workers in the simulator, one worker on a peer."""
+
+    @property
+    def problem(self) -> Problem:
+        """The objectives of the workers hosted here."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether this host has all the workers."""
+
+    def mixer(self, t: int) -> Mix:
+        """The average over the neighbourhood in round t (−1 while the algorithm initialises)."""
+
+    def bytes_sent(self) -> int:
+        """Payload bytes that this host's workers have sent so far."""
+
+    def gather(self, snapshot: Snapshot) -> Snapshot | None:
+        """All workers' snapshot on the host that keeps the record, None on the others."""
+
+
+class Recorder(Protocol):
+    """What keeps the record of a run."""
+
+    def due(self, t: int) -> bool:
+        """Whether a snapshot is wanted after t rounds."""
+
+    def take(self, snapshot: Snapshot) -> None:
+        """A snapshot of all workers that was due: measure it, write it down, make it durable."""
+
+    def rescue(self, snapshot: Snapshot) -> None:
+        """The last good snapshot of a run that is being stopped."""
+
+    def progress(self, t: int) -> None:
+        """Round t is done."""
+
+
+def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, start: Snapshot | None = None) -> Any:
+    """Run the algorithm on this host from `start` (or from scratch) to the given number of rounds; the last state."""
+    f = _Counted(host.problem)
+    now = start or _begin(host, algorithm, f)
+    f.samples, f.problem.buffers = now.samples, _copy(now.buffers)
+    sent_before = now.bytes - host.bytes_sent()
+    try:
+        if start is None:
+            _offer(host, recorder, now)
+        for t in range(now.t, rounds):
+            began = time.perf_counter()
+            state = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, now.state)  # type: ignore[arg-type]
+            _check_finite(algorithm, state, t)
+            now = Snapshot(
+                t=t + 1,
+                state=state,
+                buffers=_copy(f.problem.buffers),
+                bytes=sent_before + host.bytes_sent(),
+                samples=f.samples,
+                seconds=now.seconds + time.perf_counter() - began,
+            )
+            recorder.progress(t + 1)
+            _offer(host, recorder, now)
+    except (KeyboardInterrupt, DivergedError):
+        if host.alone:
+            recorder.rescue(now)
+        raise
+    return now.state
+
+
+def _begin(host: Host, algorithm: Algorithm, f: _Counted) -> Snapshot:
+    x = f.problem.start().repeat(len(f.problem.workers), 1)  # [rows, d]
+    state = algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
+    _check_finite(algorithm, state, -1)
+    return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples)
+
+
+def _offer(host: Host, recorder: Recorder, snapshot: Snapshot) -> None:
+    if recorder.due(snapshot.t):
+        gathered = host.gather(snapshot)
+        if gathered is not None:
+            recorder.take(gathered)
+
+
+class _Counted:
+    """A problem that counts the samples its gradients use."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.samples = 0
+
+    def grad(self, x: Tensor, sample: Sample) -> Tensor:
+        self.samples += sample.size
+        return self.problem.grad(x, sample)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.problem, name)
+
+
+def _with_buffers(mix: Mix, problem: Problem) -> Mix:
+    """Let module buffers travel with the first message of a round, where the problem wants them mixed."""
+    if not problem.mixes_buffers:
+        return mix
+    pending = True
+
+    def both(*vectors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        nonlocal pending
+        if not pending:
+            return mix(*vectors)
+        pending = False
+        assert problem.buffers is not None
+        *mixed, problem.buffers = mix(*vectors, problem.buffers)
+        return mixed[0] if len(mixed) == 1 else tuple(mixed)
+
+    return both  # type: ignore[return-value]
+
+
+def _copy(buffers: Tensor | None) -> Tensor | None:
+    """Gradients write into the problem's buffers; a snapshot must not change with them."""
+    return None if buffers is None else buffers.clone()
+
+
+def _check_finite(algorithm: Algorithm, state: Any, t: int) -> None:
+    for name, values in zip(state._fields, state, strict=True):
+        if not math.isfinite(values.sum().item()) and not bool(torch.isfinite(values).all()):
+            raise DivergedError(
+                f"{algorithm.title} diverged: {name} is not finite in round {max(t, 0)} with step size "
+                f"{algorithm.step_size(max(t, 0)):g}; the state before it is kept. Use a smaller step size (eta)"
+            )
+
+
+def join(snapshots: list[Snapshot]) -> Snapshot:
+    """The snapshot of all workers from those of the hosts, in the order of the workers."""
+    first = snapshots[0]
+    fields = zip(*(s.state for s in snapshots), strict=True)
+    buffers = None if first.buffers is None else torch.cat([s.buffers for s in snapshots if s.buffers is not None])
+    return Snapshot(
+        t=first.t,
+        state=type(first.state)(*(torch.cat(parts) for parts in fields)),
+        buffers=buffers,
+        bytes=sum(s.bytes for s in snapshots),
+        samples=sum(s.samples for s in snapshots),
+        seconds=max(s.seconds for s in snapshots),
+    )
+
+
+def share(snapshot: Snapshot, rows: list[int], counts: bool) -> Snapshot:
+    """One host's part of a snapshot of all workers; one of the hosts carries the counters on."""
+    part = replace(
+        snapshot,
+        state=type(snapshot.state)(*(values[rows] for values in snapshot.state)),
+        buffers=None if snapshot.buffers is None else snapshot.buffers[rows],
+    )
+    return part if counts else replace(part, bytes=0, samples=0)
+
+
+Train = Callable[[Algorithm, int, Recorder, "Snapshot | None"], Any]

@@ -1,0 +1,159 @@
+"""Peers in one process: m threads that each host one worker and talk to their neighbours only.
+
+The lower seam of every engine with a network is one function: `exchange(tag, payload) -> {neighbour: payload}`. Here
+it is an in-memory mailbox; a cluster or a real network supplies its own and reuses `Peer`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from netfleet.algorithms import Algorithm, Mix
+from netfleet.engines.loop import Recorder, Snapshot, join, share, train
+from netfleet.errors import TransportError
+from netfleet.problem import Problem
+from netfleet.replica import one_intra_op_thread
+from netfleet.topology import Topology
+
+
+class Tag(NamedTuple):
+    """Which message this is: the round (−1 while initialising) and the number of the exchange within it."""
+
+    t: int
+    call: int
+
+
+Exchange = Callable[[Tag, Tensor], Mapping[int, Tensor]]
+Gather = Callable[[Snapshot], Snapshot | None]
+
+
+class Peer:
+    """A host of worker i alone; it sees the others through `exchange` only."""
+
+    alone = False
+
+    def __init__(self, i: int, problem: Problem, topology: Topology, exchange: Exchange, gather: Gather) -> None:
+        self.i, self.problem, self.topology = i, problem.at([i]), topology
+        self._exchange, self.gather = exchange, gather
+        self._sent = 0
+
+    def mixer(self, t: int) -> Mix:
+        W = self.topology.W(max(t, 0))
+        start, stop = W.indptr[self.i], W.indptr[self.i + 1]
+        weights = dict(zip(W.indices[start:stop].tolist(), W.data[start:stop].tolist(), strict=True))
+        readers = len(self.topology.readers(self.i, max(t, 0)))
+        calls = iter(range(2**31))
+
+        def mix(*vectors: Tensor) -> Tensor | tuple[Tensor, ...]:
+            payload = torch.cat(vectors, dim=-1)  # [1, Σd]: one message
+            received = self._exchange(Tag(t, next(calls)), payload)
+            self._sent += readers * payload.numel() * payload.element_size()
+            average = weights.get(self.i, 0.0) * payload
+            for j in sorted(received):
+                average = average + weights[j] * received[j]
+            mixed = average.split([v.shape[-1] for v in vectors], dim=-1)
+            return mixed[0] if len(mixed) == 1 else mixed
+
+        return mix  # type: ignore[return-value]
+
+    def bytes_sent(self) -> int:
+        return self._sent
+
+
+class Mailboxes:
+    """The in-memory transport: each peer posts to its readers and waits for its neighbours."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+        self._changed = threading.Condition()
+        self._posted: list[dict[tuple[Any, int], Any]] = [{} for _ in range(topology.m)]
+        self._closed = False
+
+    def exchange(self, i: int) -> Exchange:
+        """Peer i's end of the network."""
+
+        def swap(tag: Tag, payload: Tensor) -> Mapping[int, Tensor]:
+            t = max(tag.t, 0)
+            self._post(i, self.topology.readers(i, t), tag, payload)
+            return self._collect(i, self.topology.neighbours(i, t), tag)
+
+        return swap
+
+    def gather(self, i: int) -> Gather:
+        """Peer i's way to the record, which peer 0 keeps."""
+
+        def bring(snapshot: Snapshot) -> Snapshot | None:
+            self._post(i, [0], ("gather", snapshot.t), snapshot)
+            if i != 0:
+                return None
+            parts = self._collect(0, range(self.topology.m), ("gather", snapshot.t))
+            return join([parts[j] for j in range(self.topology.m)])
+
+        return bring
+
+    def close(self) -> None:
+        """Wake everyone who waits for a message that will not come."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _post(self, sender: int, readers: list[int], tag: Any, payload: Any) -> None:
+        with self._changed:
+            for j in readers:
+                self._posted[j][tag, sender] = payload
+            self._changed.notify_all()
+
+    def _collect(self, i: int, senders: Any, tag: Any) -> dict[int, Any]:
+        box = self._posted[i]
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or all((tag, j) in box for j in senders))
+            if self._closed:
+                raise TransportError(f"worker {i}: the run was stopped by another worker")
+            return {j: box.pop((tag, j)) for j in senders}
+
+
+def run_peers(
+    problem: Problem,
+    topology: Topology,
+    algorithm: Algorithm,
+    rounds: int,
+    recorder: Recorder,
+    start: Snapshot | None = None,
+    threads: int = 0,
+) -> Any:
+    """Train with one thread per worker over the in-memory transport; `threads` has no meaning here."""
+    network = Mailboxes(topology)
+    silent = _Silent(recorder)
+
+    def host(i: int) -> Any:
+        torch.set_num_threads(1)
+        peer = Peer(i, problem, topology, network.exchange(i), network.gather(i))
+        mine = None if start is None else share(start, [i], counts=i == 0)
+        try:
+            return train(peer, algorithm, rounds, recorder if i == 0 else silent, mine)
+        except BaseException:
+            network.close()
+            raise
+
+    with one_intra_op_thread(), ThreadPoolExecutor(topology.m, "peer") as pool:
+        futures = [pool.submit(host, i) for i in range(topology.m)]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+        except KeyboardInterrupt:
+            network.close()
+            raise
+    return _together([_result(futures)])
+
+
+def _result(futures: list[Any]) -> list[Any]:
+    """The peers' results, or the error that stopped the first of them rather than those that followed."""
+    errors = [e for e in (future.exception() for future in futures) if e is not None]
+    for error in sorted(errors, key=lambda e: isinstance(e, TransportError)):
+        raise error
+    return [future.result() for future in futures]

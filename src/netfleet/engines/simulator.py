@@ -1,0 +1,88 @@
+"""The simulator: all m workers in one `[m, d]` tensor, W applied as a matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from netfleet.algorithms import Algorithm, Mix
+from netfleet.engines.loop import Recorder, Snapshot, train
+from netfleet.problem import Problem
+from netfleet.replica import Pool, available_threads, one_intra_op_thread
+from netfleet.topology import Topology
+
+#: Share of non-zero weights below which a sparse product is cheaper than a dense one (docs/architecture.md).
+SPARSE_BELOW = 0.05
+#: Columns per product: fixed, so that the result does not depend on the number of threads.
+_COLUMNS = 8192
+
+
+class Simulator:
+    """A host of all workers at once."""
+
+    alone = True
+
+    def __init__(self, problem: Problem, topology: Topology, threads: int = 0) -> None:
+        self.problem, self.topology = problem, topology
+        self._pool = Pool(threads or available_threads())
+        self._sent = 0
+        self._static = None if topology.varying else self._matrix(0)
+
+    def _matrix(self, t: int) -> Tensor:
+        return as_matrix(self.topology.W(max(t, 0)), self.problem.dtype, self.problem.device)
+
+    def mixer(self, t: int) -> Mix:
+        W = self._matrix(t) if self._static is None else self._static
+        messages = self.topology.messages(max(t, 0))
+
+        def mix(*vectors: Tensor) -> Tensor | tuple[Tensor, ...]:
+            self._sent += messages * sum(v.shape[1] * v.element_size() for v in vectors)
+            mixed = tuple(self._product(W, v) for v in vectors)
+            return mixed[0] if len(mixed) == 1 else mixed
+
+        return mix  # type: ignore[return-value]
+
+    def _product(self, W: Tensor, x: Tensor) -> Tensor:
+        if self.problem.device.type != "cpu":
+            return W @ x
+        out = torch.empty_like(x)
+
+        def columns(_: int, i: int) -> None:
+            part = slice(i * _COLUMNS, (i + 1) * _COLUMNS)
+            out[:, part] = W @ x[:, part]
+
+        self._pool.each(columns, -(-x.shape[1] // _COLUMNS))
+        return out
+
+    def bytes_sent(self) -> int:
+        return self._sent
+
+    def gather(self, snapshot: Snapshot) -> Snapshot | None:
+        return snapshot
+
+
+def as_matrix(W: csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """W as a torch matrix, dense or sparse, whichever multiplies faster."""
+    m = W.shape[0]
+    if W.nnz >= SPARSE_BELOW * m * m:
+        return torch.from_numpy(W.toarray()).to(device, dtype)
+    indices = [torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices)]
+    return torch.sparse_csr_tensor(*indices, torch.from_numpy(W.data), W.shape).to(device, dtype)
+
+
+def run_simulator(
+    problem: Problem,
+    topology: Topology,
+    algorithm: Algorithm,
+    rounds: int,
+    recorder: Recorder,
+    start: Snapshot | None = None,
+    threads: int = 0,
+) -> Any:
+    """Train on one machine, all workers at once."""
+    with one_intra_op_thread():
+        return train(Simulator(problem, topology, threads), algorithm, rounds, recorder, start)

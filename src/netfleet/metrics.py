@@ -1,0 +1,74 @@
+"""What is measured at an evaluation: accuracy, loss, the two terms of eq. (4), and the tracking invariant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from netfleet.problem import Problem
+
+Record = dict[str, Any]
+
+
+def consensus_error(x: Tensor) -> Tensor:
+    """(1/m) Σᵢ ‖xᵢ − x̄‖², the second term of eq. (4)."""
+    return (x - x.mean(dim=0)).square().sum() / len(x)
+
+
+def tracking_error(state: Any) -> Tensor | None:
+    """‖Σᵢ (yᵢ − gᵢ)‖, which a tracking method keeps at 0; None for a state without y and g."""
+    if not {"y", "g"} <= set(state._fields):
+        return None
+    return (state.y.double() - state.g.double()).sum(dim=0).norm()
+
+
+def measure(
+    problem: Problem,
+    state: Any,
+    buffers: Tensor | None = None,
+    *,
+    test_samples: int = 0,
+    worker_test_samples: int = 1000,
+    gradient: bool = True,
+    gradient_samples: int = 0,
+) -> Record:
+    """All metrics of one moment, from the state of all m workers; limits are in samples, 0 means all."""
+    x = state.x
+    mean = x.mean(dim=0)
+    record = _scores(problem, mean, buffers, test_samples) | _worker_scores(problem, x, buffers, worker_test_samples)
+    consensus = consensus_error(x.double())
+    record["consensus_error"] = consensus.item()
+    if gradient:
+        value, slope = problem.objective(mean, gradient_samples)
+        norm2 = slope.double().square().sum()
+        record |= {"train_loss": value.item(), "grad_norm2": norm2.item(), "stationarity": (norm2 + consensus).item()}
+    error = tracking_error(state)
+    record["tracking_error"] = None if error is None else error.item()
+    if problem.optimum is not None:
+        record["distance2"] = (mean - problem.optimum).double().square().sum().item()
+    return record
+
+
+def _scores(problem: Problem, mean: Tensor, buffers: Tensor | None, limit: int) -> Record:
+    shared = None if buffers is None else buffers.mean(dim=0, keepdim=True)
+    scores = problem.evaluate(mean[None], buffers=shared, limit=limit)
+    accuracy = None if scores.accuracy is None else scores.accuracy.item()
+    return {"accuracy": accuracy, "loss": scores.loss.item()}
+
+
+def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: int) -> Record:
+    scores = problem.evaluate(x, workers=range(len(x)), buffers=buffers, limit=limit)
+    return _spread("worker_accuracy", scores.accuracy) | _spread("worker_loss", scores.loss)
+
+
+def _spread(name: str, values: Tensor | None) -> Record:
+    if values is None:
+        return {f"{name}_{part}": None for part in ("mean", "min", "max")}
+    values = values.to(torch.float64)
+    return {
+        f"{name}_mean": values.mean().item(),
+        f"{name}_min": values.min().item(),
+        f"{name}_max": values.max().item(),
+    }

@@ -1,0 +1,353 @@
+"""`nn.Module` + loss + data split over workers -> f."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from netfleet import randomness
+from netfleet.data import Dataset, label_counts, load_dataset, make_partition
+from netfleet.errors import ConfigError
+from netfleet.models import MODELS
+from netfleet.problem import PROBLEMS, Problem, Sample, Scores
+from netfleet.registry import Registry
+from netfleet.replica import (
+    Loss,
+    Pool,
+    Replica,
+    available_threads,
+    draws_random_numbers,
+    flatten,
+    one_intra_op_thread,
+    vmap_gradient,
+)
+
+LOSSES: Registry[Loss] = Registry("loss")
+BatchNormPolicy = Literal["mixed", "local", "recalibrated"]
+_CHUNK = 512  # samples per forward pass of an evaluation
+_LANES = 8  # partial sums of a full gradient: fixed, so that the sum has one order
+_CALIBRATION = 2048  # samples that recalibrated BatchNorm statistics are made from
+
+
+@LOSSES.register("cross-entropy")
+def cross_entropy() -> Loss:
+    """Softmax and negative log-likelihood, per sample."""
+    return lambda scores, targets: F.cross_entropy(scores, targets, reduction="none")
+
+
+class ModuleProblem(Problem):
+    """The training of one `nn.Module` on data that is split over m workers.
+
+    `parts[i]` are worker i's rows of the training data. `loss` maps scores and targets to one loss per sample.
+    `batch = 0` means exact local gradients. `sampling` draws a mini-batch with replacement (independent samples, as
+    Assumption 1 has it) or "distinct". Each fᵢ gets the penalty (l2/2)‖x‖². `batch_norm` says what happens to module
+    buffers: "mixed" with the neighbours at each exchange, kept "local", or "recalibrated" from training data at
+    each evaluation. They never enter a gradient: in training BatchNorm uses the statistics of the batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Dataset,
+        parts: Sequence[npt.NDArray[np.int64]],
+        *,
+        loss: Loss | None = None,
+        batch: int = 32,
+        l2: float = 0.0,
+        sampling: Literal["replacement", "distinct"] = "replacement",
+        batch_norm: BatchNormPolicy = "mixed",
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: str | torch.device = "cpu",
+        threads: int = 0,
+        workers: Sequence[int] | None = None,
+    ) -> None:
+        _check(batch, l2, threads, sampling, parts)
+        self.data, self.parts, self.batch, self.l2 = data, list(parts), batch, l2
+        self.sampling, self.batch_norm, self.seed = sampling, batch_norm, seed
+        self.m = len(parts)
+        self.workers = tuple(range(self.m) if workers is None else workers)
+        self.dtype, self.device = dtype, torch.device(device)
+        self.loss = loss or cross_entropy()
+        self.model = model.to(self.device, dtype).train()
+        self._start = flatten([p for p in model.parameters() if p.requires_grad], dtype)
+        self.d = self._start.numel()
+        self._buffer_start = flatten(list(model.buffers()), dtype)
+        self._threads = threads or available_threads()
+        self._train = _Rows(data.train_x, data.train_y, dtype, self.device)
+        self._test = _Rows(data.test_x, data.test_y, dtype, self.device)
+        self._host()
+
+    def _host(self) -> None:
+        """Set up what depends on which workers are hosted here."""
+        self._ids = np.asarray(self.workers, dtype=np.int64)[:, None]
+        self._sizes = np.array([len(self.parts[i]) for i in self.workers])[:, None]
+        self._offsets = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])[:, None]
+        self._rows = np.concatenate([self.parts[i] for i in self.workers])
+        has_buffers = self._buffer_start.numel() > 0
+        keeps = has_buffers and self.batch_norm != "recalibrated"
+        self.buffers = self._buffer_start.repeat(len(self.workers), 1) if keeps else None
+        self.mixes_buffers = keeps and self.batch_norm == "mixed"
+        self._random = draws_random_numbers(self.model, self._train.inputs([0, 0]))
+        on_cpu = self.device.type == "cpu"
+        threads = 1 if self._random or not on_cpu else min(self._threads, max(len(self.workers), _LANES))
+        self._pool = Pool(threads)
+        self._replicas = [Replica(self.model, self.loss) for _ in range(threads)]
+        # The written rule: vmap where it wins (accelerators; linear layers on a CPU) and can be used at all.
+        convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in self.model.modules())
+        stacked = len(self.workers) > 1 and not self._random and not has_buffers and self.batch > 0
+        self._vmap = vmap_gradient(self.model, self.loss) if stacked and not (on_cpu and convolves) else None
+
+    def at(self, workers: Sequence[int]) -> ModuleProblem:
+        other = object.__new__(ModuleProblem)
+        other.__dict__.update(self.__dict__)
+        other.workers, other._threads = tuple(workers), 1
+        other._host()
+        return other
+
+    def start(self) -> Tensor:
+        return self._start.clone()
+
+    def label_counts(self) -> npt.NDArray[np.int64]:
+        return label_counts(self.data.train_y.numpy(), self.parts, self.data.classes)
+
+    def sample(self, t: int, k: int) -> Sample:
+        if self.batch == 0:
+            return Sample(t, k, int(self._sizes.sum()))
+        if self.sampling == "replacement":
+            place = np.arange(self.batch)[None, :]
+            local = randomness.integers(self._sizes, "batch", self.seed, self._ids, t, k, place)
+        else:
+            draws = [randomness.generator("batch", self.seed, int(i), t, k) for i in self._ids[:, 0]]
+            local = np.stack(
+                [g.choice(int(n), self.batch, replace=False) for g, n in zip(draws, self._sizes[:, 0], strict=True)]
+            )
+        rows = self._rows[self._offsets + local]
+        return Sample(t, k, rows.size, torch.from_numpy(rows))
+
+    def grad(self, x: Tensor, sample: Sample) -> Tensor:
+        if sample.rows is None:
+            return self.full_grad(x)
+        if self._vmap is not None:
+            out = self._vmap(x, self._train.inputs(sample.rows), self._train.targets(sample.rows))
+        else:
+            out = self._looped(x, sample)
+        return out.add_(x, alpha=self.l2) if self.l2 else out
+
+    def _looped(self, x: Tensor, sample: Sample) -> Tensor:
+        out = torch.empty_like(x)
+        assert sample.rows is not None
+
+        def one(slot: int, i: int) -> None:
+            replica, rows = self._replicas[slot], sample.rows[i]  # type: ignore[index]
+            replica.load(x[i], None if self.buffers is None else self.buffers[i])
+            _, gradients = replica.gradient(self._train.inputs(rows), self._train.targets(rows))
+            replica.write(gradients, out[i])
+            if self.buffers is not None:
+                replica.store_buffers(self.buffers[i])
+
+        def seeded(slot: int, i: int) -> None:
+            _reseed(self.seed, self.workers[i], sample.t, sample.k)
+            one(slot, i)
+
+        with self._guarded_generator():
+            self._pool.each(seeded if self._random else one, len(self.workers))
+        return out
+
+    def _guarded_generator(self) -> AbstractContextManager[None]:
+        """Where the model draws random numbers (then on one thread), leave torch's global generator as it was."""
+        return torch.random.fork_rng() if self._random else nullcontext()
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        out = torch.stack([self._sum(row, *self._even(self.parts[i]))[1] for row, i in zip(x, self.workers, strict=True)])
+        return out.add_(x, alpha=self.l2) if self.l2 else out
+
+    def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
+        per_worker = -(-limit // len(self.workers))
+        weight = torch.zeros(len(self.data.train_y), dtype=torch.float64)
+        for i in self.workers:
+            rows, weights = self._even(_thin(self.parts[i], per_worker))
+            weight.index_add_(0, rows, weights.double() / len(self.workers))
+        rows = weight.nonzero()[:, 0]  # workers that share data share the work: one pass over the distinct samples
+        value, gradient = self._sum(x, rows, weight[rows].to(self.dtype))
+        return value + self.l2 / 2 * (x @ x), gradient.add_(x, alpha=self.l2)
+
+    def _even(self, part: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        return torch.from_numpy(part), torch.full((len(part),), 1 / len(part), dtype=self.dtype)
+
+    def _sum(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Σⱼ weightⱼ ℓⱼ(x) and its gradient, in a fixed order of summation whatever the number of threads."""
+        chunks = list(zip(rows.split(_CHUNK), weights.to(self.device).split(_CHUNK), strict=True))
+        values = torch.zeros(_LANES, dtype=self.dtype, device=self.device)
+        sums = torch.zeros(_LANES, self.d, dtype=self.dtype, device=self.device)
+
+        def lane(slot: int, i: int) -> None:
+            replica = self._replicas[slot]
+            replica.load(x)
+            for chunk, weight in chunks[i::_LANES]:
+                value, gradients = replica.gradient(self._train.inputs(chunk), self._train.targets(chunk), weight)
+                values[i] += value
+                for view, gradient in zip(replica.layout.views(sums[i]), gradients, strict=True):
+                    view += gradient
+
+        with one_intra_op_thread(), self._guarded_generator():
+            if self._random:
+                _reseed(self.seed)
+            self._pool.each(lane, min(_LANES, len(chunks)))
+        return values.sum(), sums.sum(dim=0)
+
+    def evaluate(
+        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
+    ) -> Scores:
+        if self._buffer_start.numel() and self.batch_norm == "recalibrated":
+            buffers = self._recalibrated(x, workers)
+        rows = torch.from_numpy(_thin(np.arange(len(self.data.test_y)), limit))
+        chunks = rows.split(_CHUNK)
+        losses = torch.zeros(len(x), len(chunks), dtype=torch.float64)
+        correct = torch.zeros(len(x), len(chunks), dtype=torch.float64)
+
+        def one(slot: int, task: int) -> None:
+            i, c = divmod(task, len(chunks))
+            replica, targets = self._replicas[slot], self._test.targets(chunks[c])
+            replica.load(x[i], None if buffers is None else buffers[i])
+            scores = replica.model.eval()(self._test.inputs(chunks[c]))
+            losses[i, c] = replica.loss(scores, targets).sum().double()
+            correct[i, c] = (scores.argmax(dim=-1) == targets).sum()
+            replica.model.train()
+
+        with one_intra_op_thread():
+            self._pool.each(_without_grad(one), len(x) * len(chunks))
+        return Scores(losses.sum(1) / len(rows), correct.sum(1) / len(rows))
+
+    def _recalibrated(self, x: Tensor, workers: Sequence[int] | None) -> Tensor:
+        """Buffers `[rows, b]` with BatchNorm's statistics averaged over training samples: a worker's own, or all."""
+        buffers = self._buffer_start.repeat(len(x), 1)
+
+        def one(slot: int, i: int) -> None:
+            replica = self._replicas[slot]
+            replica.load(x[i], self._buffer_start)
+            pool = np.concatenate(self.parts) if workers is None else self.parts[workers[i]]
+            with _averaging_batch_norm(replica.model):
+                for chunk in torch.from_numpy(_thin(pool, _CALIBRATION)).split(_CHUNK):
+                    replica.model(self._train.inputs(chunk))
+            replica.store_buffers(buffers[i])
+
+        with one_intra_op_thread():
+            self._pool.each(_without_grad(one), len(x))
+        return buffers
+
+
+@contextmanager
+def _averaging_batch_norm(model: nn.Module) -> Iterator[None]:
+    """Let every BatchNorm start afresh and take the plain average over the batches that it sees."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    yield
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+class _Rows:
+    """Samples on a device; images are kept with their channels last, which convolutions on a CPU want.
+
+    (`memory_format=channels_last` would leave one-channel images as they are, and their convolutions twice as slow.)
+    """
+
+    def __init__(self, inputs: Tensor, targets: Tensor, dtype: torch.dtype, device: torch.device) -> None:
+        self.image = inputs.dim() == 4
+        inputs = inputs.to(device, dtype)
+        self._inputs = inputs.permute(0, 2, 3, 1).contiguous() if self.image else inputs
+        self._targets = targets.to(device)
+
+    def inputs(self, rows: Tensor | list[int]) -> Tensor:
+        """Inputs of the rows `[…]`, as `[…, channels, height, width]` for images."""
+        taken = self._inputs[rows]
+        return taken.movedim(-1, -3) if self.image else taken
+
+    def targets(self, rows: Tensor) -> Tensor:
+        """Targets of the rows."""
+        return self._targets[rows]
+
+
+def _reseed(*address: int) -> None:
+    torch.manual_seed(int(randomness.bits("model", *address)) >> 1)
+
+
+def _without_grad(task: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Autograd's mode belongs to a thread: switch it off on the thread that runs the task."""
+
+    def run(slot: int, i: int) -> None:
+        with torch.no_grad():
+            task(slot, i)
+
+    return run
+
+
+def _thin(rows: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
+    """At most `limit` of the rows (0: all), evenly spaced."""
+    if limit <= 0 or limit >= len(rows):
+        return rows
+    return rows[np.arange(limit) * len(rows) // limit]
+
+
+def _check(batch: int, l2: float, threads: int, sampling: str, parts: Sequence[npt.NDArray[np.int64]]) -> None:
+    if batch < 0:
+        raise ConfigError(f"batch must be at least 1, or 0 for exact local gradients, got {batch}")
+    if l2 < 0:
+        raise ConfigError(f"l2 must be 0 or more, got {l2}")
+    if threads < 0:
+        raise ConfigError(f"threads must be at least 1, or 0 for all cores, got {threads}")
+    smallest = min(map(len, parts))
+    if sampling == "distinct" and batch > smallest:
+        raise ConfigError(
+            f'batch = {batch} distinct samples cannot be drawn from a worker that has {smallest}; lower batch or use '
+            f'sampling = "replacement"'
+        )
+
+
+@PROBLEMS.register("classification")
+def classification(
+    workers: int,
+    data: str | Mapping[str, Any] = "digits",
+    partition: str | Mapping[str, Any] = "shards",
+    model: str | Mapping[str, Any] = "mlp",
+    loss: str | Mapping[str, Any] = "cross-entropy",
+    batch: int = 32,
+    l2: float = 0.0,
+    sampling: Literal["replacement", "distinct"] = "replacement",
+    batch_norm: BatchNormPolicy = "mixed",
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    threads: int = 0,
+) -> ModuleProblem:
+    """A model on a data set split over workers, all named as in an experiment file."""
+    dataset = load_dataset(data)
+    parts = make_partition(partition, dataset, workers, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(randomness.bits("weights", seed)) >> 1)
+        module = MODELS.build(model, inputs=tuple(dataset.train_x.shape[1:]), classes=dataset.classes)
+    return ModuleProblem(
+        module,
+        dataset,
+        parts,
+        loss=LOSSES.build(loss),
+        batch=batch,
+        l2=l2,
+        sampling=sampling,
+        batch_norm=batch_norm,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+        threads=threads,
+    )

@@ -1,0 +1,91 @@
+"""The m local objectives fᵢ, as an algorithm sees them: `f.sample`, `f.grad` and, for metrics, exact values.
+
+A `Problem` hosts the rows of some of the m workers; `f.at([3])` is the same problem hosting worker 3 only, with the
+same mini-batches. Vectors are flat: `[rows, d]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from netfleet.registry import Registry
+
+
+class Sample(NamedTuple):
+    """The name of one mini-batch per hosted worker: a pure function of (seed, worker, round, step)."""
+
+    t: int
+    k: int
+    size: int  # training samples that a gradient on it uses, over the hosted workers
+    rows: Tensor | None = None  # [rows, batch] indices into the training data, where there is data
+
+
+class Scores(NamedTuple):
+    """How good each of some models is on held-out data; a problem without labels has no accuracy."""
+
+    loss: Tensor  # [rows]
+    accuracy: Tensor | None  # [rows], between 0 and 1
+
+
+class Problem:
+    """Base of all problems. A problem of your own defines `start`, `at`, `sample`, `grad`, `full_grad`, `evaluate`.
+
+    Where they are known, `optimum` is the minimiser x* of f, `smoothness` the L and `variance` the σ² of Assumption 1.
+    """
+
+    m: int
+    d: int
+    workers: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    optimum: Tensor | None = None
+    smoothness: float | None = None
+    variance: float | None = None
+    #: Per-worker module buffers (BatchNorm statistics) `[rows, b]` that `grad` updates, where the model has any.
+    buffers: Tensor | None = None
+    #: Whether the engine averages `buffers` with the neighbours whenever the algorithm mixes.
+    mixes_buffers: bool = False
+
+    def start(self) -> Tensor:
+        """The common initial model x⁰, `[d]`."""
+        raise NotImplementedError
+
+    def at(self, workers: Sequence[int]) -> Problem:
+        """The same problem hosting only these workers."""
+        raise NotImplementedError
+
+    def sample(self, t: int, k: int) -> Sample:
+        """The mini-batch of round t, step k for each hosted worker."""
+        raise NotImplementedError
+
+    def grad(self, x: Tensor, sample: Sample) -> Tensor:
+        """∇fᵢ(xᵢ; ζᵢ) for each hosted worker, `[rows, d]`."""
+        raise NotImplementedError
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        """∇fᵢ(xᵢ) for each hosted worker, `[rows, d]`."""
+        raise NotImplementedError
+
+    def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
+        """f(x) and ∇f(x) at one model `[d]`, averaged over the hosted workers, from at most `limit` samples (0: all)."""
+        raise NotImplementedError
+
+    def evaluate(
+        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
+    ) -> Scores:
+        """Scores of the models `[rows, d]` on held-out data, from at most `limit` of its samples (0: all).
+
+        `workers` says whose models the rows are, `buffers` their module buffers; without them a row is an average.
+        """
+        raise NotImplementedError
+
+    def label_counts(self) -> Any:
+        """How many samples of each label each worker holds, `[m, classes]`, or None without labels."""
+        return None
+
+
+PROBLEMS: Registry[Problem] = Registry("problem")

@@ -1,0 +1,109 @@
+"""Step sizes over rounds: `eta(t)` is the step size η of round t.
+
+In an experiment file a step size is a number, or a table such as `{kind = "halve", start = 0.01, every = 100}`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from netfleet.errors import ConfigError
+from netfleet.registry import Registry
+
+Schedule = Callable[[int], float]
+SCHEDULES: Registry[Schedule] = Registry("schedule")
+
+
+def as_schedule(eta: float | Mapping[str, Any] | Schedule) -> Schedule:
+    """A step size in any of its forms (number, table, function of the round) as a function of the round."""
+    if isinstance(eta, int | float) and not isinstance(eta, bool):
+        return Constant(float(eta))
+    if isinstance(eta, Mapping):
+        return SCHEDULES.build(eta)
+    if callable(eta):
+        return eta
+    raise ConfigError(f"step size must be a number above 0 or a table with a kind, got {eta!r}; write eta = 0.01")
+
+
+def _positive(value: float, name: str = "step size") -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; write for example 0.01")
+
+
+@SCHEDULES.register("constant")
+@dataclass(frozen=True)
+class Constant:
+    """The same step size in every round."""
+
+    start: float
+
+    def __post_init__(self) -> None:
+        _positive(self.start)
+
+    def __call__(self, t: int) -> float:
+        return self.start
+
+
+@SCHEDULES.register("step")
+@dataclass(frozen=True)
+class Step:
+    """Multiplied by `factor` after every `every` rounds."""
+
+    start: float
+    every: int
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        _positive(self.start)
+        _positive(self.every, "every")
+        _positive(self.factor, "factor")
+
+    def __call__(self, t: int) -> float:
+        return float(self.start * self.factor ** (t // self.every))
+
+
+@SCHEDULES.register("halve")
+def halve(start: float, every: int) -> Step:
+    """Halved after every `every` rounds, as in figure 1 of the paper (with `every = 100`)."""
+    return Step(start, every, 0.5)
+
+
+@SCHEDULES.register("cosine")
+@dataclass(frozen=True)
+class Cosine:
+    """From `start` to `end` over `rounds` rounds along half a cosine; `end` afterwards (Loshchilov, Hutter 2017)."""
+
+    start: float
+    rounds: int
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        _positive(self.start)
+        _positive(self.rounds, "rounds")
+        if not 0 <= self.end <= self.start:
+            raise ConfigError(f"cosine: end must lie between 0 and start = {self.start}, got {self.end}")
+
+    def __call__(self, t: int) -> float:
+        part = min(t, self.rounds) / self.rounds
+        return self.end + (self.start - self.end) * (1 + math.cos(math.pi * part)) / 2
+
+
+@SCHEDULES.register("warm-up")
+@dataclass(frozen=True)
+class WarmUp:
+    """Grows linearly over the first `rounds` rounds, then follows `then` (whose round 0 is the first after)."""
+
+    rounds: int
+    then: Any
+
+    def __post_init__(self) -> None:
+        _positive(self.rounds, "rounds")
+        object.__setattr__(self, "then", as_schedule(self.then))
+
+    def __call__(self, t: int) -> float:
+        if t < self.rounds:
+            return float(self.then(0) * (t + 1) / self.rounds)
+        return float(self.then(t - self.rounds))

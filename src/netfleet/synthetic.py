@@ -1,0 +1,191 @@
+"""Synthetic problems with known optimum x*, smoothness L and gradient variance σ², to hold theory against."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from netfleet import randomness
+from netfleet.errors import ConfigError
+from netfleet.problem import PROBLEMS, Problem, Sample, Scores
+
+Array = npt.NDArray[np.float64]
+
+
+class _Synthetic(Problem):
+    """What both problems share: models start at 0, the loss of an evaluation is the global f itself."""
+
+    def __init__(self, workers: int, d: int, seed: int, dtype: torch.dtype, device: str) -> None:
+        if workers < 1 or d < 1:
+            raise ConfigError(f"workers and d must be at least 1, got workers = {workers}, d = {d}")
+        self.m, self.d, self.seed = workers, d, seed
+        self.dtype, self.device = dtype, torch.device(device)
+        self.workers = tuple(range(workers))
+
+    def start(self) -> Tensor:
+        return torch.zeros(self.d, dtype=self.dtype, device=self.device)
+
+    def _tensor(self, array: Array) -> Tensor:
+        return torch.from_numpy(array).to(self.device, self.dtype)
+
+    def _hosting(self, workers: Sequence[int], *per_worker: str) -> _Synthetic:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        index = [self.workers.index(i) for i in workers]
+        other.workers = tuple(workers)
+        for name in per_worker:
+            setattr(other, name, getattr(self, name)[index])
+        return other
+
+    def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
+        everywhere = x.expand(len(self.workers), -1)
+        return self.values(everywhere).mean(), self.full_grad(everywhere).mean(dim=0)
+
+    def values(self, x: Tensor) -> Tensor:
+        """fᵢ(xᵢ) for each hosted worker, `[rows]`."""
+        raise NotImplementedError
+
+    def evaluate(
+        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
+    ) -> Scores:
+        return Scores(torch.stack([self.values(row.expand(len(self.workers), -1)).mean() for row in x]), None)
+
+
+@PROBLEMS.register("quadratics")
+class Quadratics(_Synthetic):
+    r"""fᵢ(x) = ½ (x − bᵢ)ᵀ Aᵢ (x − bᵢ) with eigenvalues of Aᵢ in [mu, L] and ‖bᵢ‖ growing with `heterogeneity`.
+
+    A stochastic gradient is exact plus Gaussian noise with E‖noise‖² = `sigma`². x* = (Σ Aᵢ)⁻¹ Σ Aᵢ bᵢ.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        d: int = 10,
+        mu: float = 0.5,
+        L: float = 2.0,
+        heterogeneity: float = 1.0,
+        sigma: float = 0.0,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(workers, d, seed, dtype, device)
+        if not 0 < mu <= L or heterogeneity < 0 or sigma < 0:
+            raise ConfigError(
+                f"quadratics need 0 < mu <= L, heterogeneity >= 0 and sigma >= 0, got mu = {mu}, L = {L}, "
+                f"heterogeneity = {heterogeneity}, sigma = {sigma}"
+            )
+        rng = randomness.generator("quadratics", seed)
+        bases = np.linalg.qr(rng.standard_normal((workers, d, d)))[0]
+        spectra = mu + (L - mu) * rng.random((workers, d))
+        spectra[:, 0] = L
+        A = np.einsum("mij,mj,mkj->mik", bases, spectra, bases)
+        b = heterogeneity * rng.standard_normal((workers, d)) + rng.standard_normal(d)
+        self.optimum = self._tensor(np.linalg.solve(A.sum(0), np.einsum("mij,mj->i", A, b)))
+        self.smoothness, self.sigma, self.variance = L, sigma, sigma**2
+        self.A, self.b = self._tensor(A), self._tensor(b)
+
+    def at(self, workers: Sequence[int]) -> Problem:
+        return self._hosting(workers, "A", "b")
+
+    def sample(self, t: int, k: int) -> Sample:
+        return Sample(t, k, len(self.workers))
+
+    def grad(self, x: Tensor, sample: Sample) -> Tensor:
+        if self.sigma == 0:
+            return self.full_grad(x)
+        ids, place = np.asarray(self.workers)[:, None], np.arange(self.d)[None, :]
+        noise = randomness.normal("noise", self.seed, ids, sample.t, sample.k, place)
+        return self.full_grad(x) + self._tensor(noise * self.sigma / np.sqrt(self.d))
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return torch.einsum("mij,mj->mi", self.A, x - self.b)
+
+    def values(self, x: Tensor) -> Tensor:
+        return torch.einsum("mi,mij,mj->m", x - self.b, self.A, x - self.b) / 2
+
+
+@PROBLEMS.register("logistic")
+class Logistic(_Synthetic):
+    r"""fᵢ(x) = (1/n) Σⱼ log(1 + exp(−bᵢⱼ aᵢⱼᵀx)) + (l2/2)‖x‖² on data whose law differs between workers.
+
+    Worker i draws aᵢⱼ ~ N(ζ uᵢ, I/d) and labels from a logistic model around w + ζ vᵢ, with ζ = `heterogeneity`.
+    L and σ² are bounds that hold at every x: L = maxᵢ λmax(AᵢᵀAᵢ)/(4n) + l2, σ² = maxᵢ meanⱼ‖aᵢⱼ‖²/batch.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        d: int = 10,
+        samples: int = 100,
+        batch: int = 10,
+        l2: float = 0.1,
+        heterogeneity: float = 1.0,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> None:
+        super().__init__(workers, d, seed, dtype, device)
+        if samples < 1 or batch < 0 or l2 <= 0 or heterogeneity < 0:
+            raise ConfigError(
+                f"logistic needs samples >= 1, batch >= 0 (0: exact gradients), l2 > 0 and heterogeneity >= 0, got "
+                f"samples = {samples}, batch = {batch}, l2 = {l2}, heterogeneity = {heterogeneity}"
+            )
+        rng = randomness.generator("logistic", seed)
+        shift = heterogeneity * rng.standard_normal((workers, 1, d)) / np.sqrt(d)
+        a = rng.standard_normal((workers, samples, d)) / np.sqrt(d) + shift
+        truth = rng.standard_normal(d) + heterogeneity * rng.standard_normal((workers, d))
+        chance = 1 / (1 + np.exp(-np.einsum("mnd,md->mn", a, 4 * truth)))
+        b = np.where(rng.random((workers, samples)) < chance, 1.0, -1.0)
+        self.samples, self.batch, self.l2 = samples, batch, l2
+        self.smoothness = float(np.linalg.norm(a, 2, axis=(1, 2)).max() ** 2 / (4 * samples) + l2)
+        self.variance = float((a**2).sum(2).mean(1).max() / batch) if batch else 0.0
+        self.optimum = self._tensor(_newton(a, b, l2))
+        self.signed = self._tensor(a * b[:, :, None])  # only the products bᵢⱼ aᵢⱼ enter
+
+    def at(self, workers: Sequence[int]) -> Problem:
+        return self._hosting(workers, "signed")
+
+    def sample(self, t: int, k: int) -> Sample:
+        if self.batch == 0:
+            return Sample(t, k, len(self.workers) * self.samples)
+        ids, place = np.asarray(self.workers)[:, None], np.arange(self.batch)[None, :]
+        rows = randomness.integers(self.samples, "batch", self.seed, ids, t, k, place)
+        return Sample(t, k, rows.size, torch.from_numpy(rows))
+
+    def grad(self, x: Tensor, sample: Sample) -> Tensor:
+        if sample.rows is None:
+            return self.full_grad(x)
+        taken = self.signed[torch.arange(len(self.workers))[:, None], sample.rows]
+        return self._grad(x, taken)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self._grad(x, self.signed)
+
+    def _grad(self, x: Tensor, signed: Tensor) -> Tensor:
+        wrong = torch.sigmoid(-torch.einsum("mnd,md->mn", signed, x))
+        return self.l2 * x - torch.einsum("mn,mnd->md", wrong, signed) / signed.shape[1]
+
+    def values(self, x: Tensor) -> Tensor:
+        margins = torch.einsum("mnd,md->mn", self.signed, x)
+        return torch.nn.functional.softplus(-margins).mean(1) + self.l2 / 2 * (x * x).sum(1)
+
+
+def _newton(a: Array, b: Array, l2: float) -> Array:
+    """The minimiser of the average logistic objective: damped Newton steps until the gradient vanishes."""
+    signed = (a * b[:, :, None]).reshape(-1, a.shape[2])
+    x = np.zeros(signed.shape[1])
+    for _ in range(100):
+        wrong = 1 / (1 + np.exp(signed @ x))
+        gradient = l2 * x - signed.T @ wrong / len(signed)
+        hessian = l2 * np.eye(len(x)) + (signed.T * (wrong * (1 - wrong))) @ signed / len(signed)
+        step = np.linalg.solve(hessian, gradient)
+        x = x - step / max(1.0, float(np.linalg.norm(step)))
+        if np.linalg.norm(gradient) < 1e-14:
+            break
+    return np.asarray(x)
