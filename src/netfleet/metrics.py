@@ -21,7 +21,9 @@ def tracking_error(state: Any) -> Tensor | None:
     """‖Σᵢ (yᵢ − gᵢ)‖, which a tracking method keeps at 0; None for a state without y and g."""
     if not {"y", "g"} <= set(state._fields):
         return None
-    return (state.y.double() - state.g.double()).sum(dim=0).norm()
+    y, g = state.y, state.g
+    gap: Tensor = (y.double() - g.double()).sum(dim=0).norm()
+    return gap
 
 
 def measure(
@@ -43,7 +45,11 @@ def measure(
     if gradient:
         value, slope = problem.objective(mean, gradient_samples)
         norm2 = slope.double().square().sum()
-        record |= {"train_loss": value.item(), "grad_norm2": norm2.item(), "stationarity": (norm2 + consensus).item()}
+        record |= {
+            "train_loss": value.item(),
+            "grad_norm2": norm2.item(),
+            "stationarity": (norm2 + consensus).item(),
+        }
     error = tracking_error(state)
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:

@@ -166,7 +166,9 @@ class ModuleProblem(Problem):
         return torch.random.fork_rng() if self._random else nullcontext()
 
     def full_grad(self, x: Tensor) -> Tensor:
-        out = torch.stack([self._sum(row, *self._even(self.parts[i]))[1] for row, i in zip(x, self.workers, strict=True)])
+        out = torch.stack(
+            [self._sum(row, *self._even(self.parts[i]))[1] for row, i in zip(x, self.workers, strict=True)]
+        )
         return out.add_(x, alpha=self.l2) if self.l2 else out
 
     def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
@@ -184,7 +186,7 @@ class ModuleProblem(Problem):
 
     def _sum(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Σⱼ weightⱼ ℓⱼ(x) and its gradient, in a fixed order of summation whatever the number of threads."""
-        chunks = list(zip(rows.split(_CHUNK), weights.to(self.device).split(_CHUNK), strict=True))
+        chunks = list(zip(torch.split(rows, _CHUNK), torch.split(weights.to(self.device), _CHUNK), strict=True))
         values = torch.zeros(_LANES, dtype=self.dtype, device=self.device)
         sums = torch.zeros(_LANES, self.d, dtype=self.dtype, device=self.device)
 
@@ -204,12 +206,17 @@ class ModuleProblem(Problem):
         return values.sum(), sums.sum(dim=0)
 
     def evaluate(
-        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
+        self,
+        x: Tensor,
+        *,
+        workers: Sequence[int] | None = None,
+        buffers: Tensor | None = None,
+        limit: int = 0,
     ) -> Scores:
         if self._buffer_start.numel() and self.batch_norm == "recalibrated":
             buffers = self._recalibrated(x, workers)
         rows = torch.from_numpy(_thin(np.arange(len(self.data.test_y)), limit))
-        chunks = rows.split(_CHUNK)
+        chunks = torch.split(rows, _CHUNK)
         losses = torch.zeros(len(x), len(chunks), dtype=torch.float64)
         correct = torch.zeros(len(x), len(chunks), dtype=torch.float64)
 
@@ -235,7 +242,7 @@ class ModuleProblem(Problem):
             replica.load(x[i], self._buffer_start)
             pool = np.concatenate(self.parts) if workers is None else self.parts[workers[i]]
             with _averaging_batch_norm(replica.model):
-                for chunk in torch.from_numpy(_thin(pool, _CALIBRATION)).split(_CHUNK):
+                for chunk in torch.split(torch.from_numpy(_thin(pool, _CALIBRATION)), _CHUNK):
                     replica.model(self._train.inputs(chunk))
             replica.store_buffers(buffers[i])
 
@@ -310,7 +317,7 @@ def _check(batch: int, l2: float, threads: int, sampling: str, parts: Sequence[n
     smallest = min(map(len, parts))
     if sampling == "distinct" and batch > smallest:
         raise ConfigError(
-            f'batch = {batch} distinct samples cannot be drawn from a worker that has {smallest}; lower batch or use '
+            f"batch = {batch} distinct samples cannot be drawn from a worker that has {smallest}; lower batch or use "
             f'sampling = "replacement"'
         )
 

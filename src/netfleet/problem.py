@@ -6,6 +6,7 @@ same mini-batches. Vectors are flat: `[rows, d]`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -31,8 +32,8 @@ class Scores(NamedTuple):
     accuracy: Tensor | None  # [rows], between 0 and 1
 
 
-class Problem:
-    """Base of all problems. A problem of your own defines `start`, `at`, `sample`, `grad`, `full_grad`, `evaluate`.
+class Problem(ABC):
+    """Base of all problems. A problem of your own defines the abstract methods.
 
     Where they are known, `optimum` is the minimiser x* of f, `smoothness` the L and `variance` the σ² of Assumption 1.
     """
@@ -45,43 +46,48 @@ class Problem:
     optimum: Tensor | None = None
     smoothness: float | None = None
     variance: float | None = None
-    #: Per-worker module buffers (BatchNorm statistics) `[rows, b]` that `grad` updates, where the model has any.
+    #: Module buffers (BatchNorm statistics) `[rows, b]` that `grad` updates, where the model has any.
     buffers: Tensor | None = None
     #: Whether the engine averages `buffers` with the neighbours whenever the algorithm mixes.
     mixes_buffers: bool = False
 
+    @abstractmethod
     def start(self) -> Tensor:
         """The common initial model x⁰, `[d]`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def at(self, workers: Sequence[int]) -> Problem:
         """The same problem hosting only these workers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self, t: int, k: int) -> Sample:
         """The mini-batch of round t, step k for each hosted worker."""
-        raise NotImplementedError
 
+    @abstractmethod
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         """∇fᵢ(xᵢ; ζᵢ) for each hosted worker, `[rows, d]`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def full_grad(self, x: Tensor) -> Tensor:
         """∇fᵢ(xᵢ) for each hosted worker, `[rows, d]`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
-        """f(x) and ∇f(x) at one model `[d]`, averaged over the hosted workers, from at most `limit` samples (0: all)."""
-        raise NotImplementedError
+        """f(x) and ∇f(x) at one model `[d]`, over the hosted workers, from at most `limit` samples (0: all)."""
 
+    @abstractmethod
     def evaluate(
-        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
+        self,
+        x: Tensor,
+        *,
+        workers: Sequence[int] | None = None,
+        buffers: Tensor | None = None,
+        limit: int = 0,
     ) -> Scores:
         """Scores of the models `[rows, d]` on held-out data, from at most `limit` of its samples (0: all).
 
         `workers` says whose models the rows are, `buffers` their module buffers; without them a row is an average.
         """
-        raise NotImplementedError
 
     def label_counts(self) -> Any:
         """How many samples of each label each worker holds, `[m, classes]`, or None without labels."""

@@ -34,7 +34,8 @@ def uniform(purpose: str, *address: int | npt.ArrayLike) -> npt.NDArray[np.float
 
 def integers(high: int | npt.ArrayLike, purpose: str, *address: int | npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Uniform on {0, …, high − 1}, one for each address."""
-    return np.floor(uniform(purpose, *address) * np.asarray(high)).astype(np.int64)
+    scaled: npt.NDArray[np.float64] = uniform(purpose, *address) * np.asarray(high, dtype=np.float64)
+    return scaled.astype(np.int64)
 
 
 def normal(purpose: str, *address: int | npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -7,6 +7,7 @@ specification is a name (`"ring"`), or a table with a `kind` and parameters (`{k
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import inspect
@@ -46,7 +47,8 @@ class Registry(Generic[T]):
         if name in self._factories:
             return self._factories[name]
         if ":" in name:
-            return _load(name, self.what)
+            factory: Callable[..., T] = load_object(name, self.what)
+            return factory
         raise ConfigError(
             f"unknown {self.what} {name!r}{suggestion(name, self)}; known: {', '.join(sorted(self))}, "
             f"or 'package.module:factory' for your own"
@@ -63,9 +65,7 @@ class Registry(Generic[T]):
                     f"{self.what} {kind!r} has no parameter {key!r}{suggestion(key, hints)}; it takes: {allowed}"
                 )
             check_type(value, hints[key].annotation, f"{self.what} {kind!r}: {key}")
-        missing = [
-            k for k, p in hints.items() if p.default is p.empty and k not in params and k not in (given or {})
-        ]
+        missing = [k for k, p in hints.items() if p.default is p.empty and k not in params and k not in (given or {})]
         if missing:
             raise ConfigError(f"{self.what} {kind!r} needs {', '.join(missing)}; add {missing[0]} = …")
         defaults = {k: p.default for k, p in hints.items() if p.default is not p.empty and k not in (given or {})}
@@ -97,7 +97,8 @@ def split(spec: Spec, what: str) -> tuple[str, dict[str, Any]]:
 def parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The keyword parameters of a factory, with annotations as types."""
     signature = inspect.signature(factory)
-    target = factory.__init__ if inspect.isclass(factory) else factory
+    fields_are_parameters = dataclasses.is_dataclass(factory) or not inspect.isclass(factory)
+    target = factory if fields_are_parameters else factory.__init__
     hints = typing.get_type_hints(target)
     return {
         name: p.replace(annotation=hints.get(name, Any))
@@ -113,7 +114,7 @@ def suggestion(word: str, known: Iterator[str] | typing.Iterable[str]) -> str:
 
 
 def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise unless a value read from TOML fits the annotation; types that TOML cannot spell are the factory's to check."""
+    """Raise unless a value read from TOML fits the annotation; what TOML cannot spell is the factory's to check."""
     if not fits(value, hint):
         raise ConfigError(f"{where} must be {describe(hint)}, got {value!r}")
 
@@ -152,7 +153,8 @@ def describe(hint: Any) -> str:
     return words.get(hint, getattr(hint, "__name__", str(hint)).lower())
 
 
-def _load(path: str, what: str) -> Any:
+def load_object(path: str, what: str) -> Any:
+    """The object at `package.module:attribute`."""
     module_name, _, attribute = path.partition(":")
     try:
         module = importlib.import_module(module_name)

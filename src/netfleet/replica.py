@@ -28,7 +28,7 @@ class Layout:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """The tensors as views into a flat vector `[total]`."""
-        return [part.view(shape) for part, shape in zip(flat.split(self.sizes), self.shapes, strict=True)]
+        return [part.view(shape) for part, shape in zip(torch.split(flat, self.sizes), self.shapes, strict=True)]
 
 
 def flatten(tensors: list[Tensor], dtype: torch.dtype) -> Tensor:

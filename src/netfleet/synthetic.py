@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,12 +46,17 @@ class _Synthetic(Problem):
         everywhere = x.expand(len(self.workers), -1)
         return self.values(everywhere).mean(), self.full_grad(everywhere).mean(dim=0)
 
+    @abstractmethod
     def values(self, x: Tensor) -> Tensor:
         """fᵢ(xᵢ) for each hosted worker, `[rows]`."""
-        raise NotImplementedError
 
     def evaluate(
-        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
+        self,
+        x: Tensor,
+        *,
+        workers: Sequence[int] | None = None,
+        buffers: Tensor | None = None,
+        limit: int = 0,
     ) -> Scores:
         return Scores(torch.stack([self.values(row.expand(len(self.workers), -1)).mean() for row in x]), None)
 

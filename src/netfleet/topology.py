@@ -140,9 +140,7 @@ def make_topology(
     """The topology of a specification: a kind ("ring"), or a table `{kind = "erdos-renyi", p = 0.3}`."""
     kind, params = split(spec, "graph")
     if workers is not None and params.get("workers", workers) != workers:
-        raise ConfigError(
-            f"graph {kind!r} says {params['workers']} workers but {workers} were asked for; say it once"
-        )
+        raise ConfigError(f"graph {kind!r} says {params['workers']} workers but {workers} were asked for; say it once")
     given = {"seed": seed} if workers is None else {"seed": seed, "workers": workers}
     network = GRAPHS.build(spec, **given)
     if not isinstance(network, Schedule):
@@ -150,9 +148,7 @@ def make_topology(
         return Topology.from_graph(network, weights, name=kind)
     _expect_workers(network.graph, workers, kind)
     if not isinstance(weights, str | Mapping) or split(weights, "weights") != ("laplacian", {}):
-        raise ConfigError(
-            f"graph {kind!r} varies in time and brings its own weights; remove weights = {weights!r}"
-        )
+        raise ConfigError(f"graph {kind!r} varies in time and brings its own weights; remove weights = {weights!r}")
     return Topology(kind, "half and half", network)
 
 
@@ -165,9 +161,7 @@ def _kind(name: str) -> Callable[[Callable[..., nx.Graph | Schedule]], Any]:
     def add(factory: Callable[..., nx.Graph | Schedule]) -> Callable[..., nx.Graph | Schedule]:
         @functools.wraps(factory)
         def checked(workers: int, **params: Any) -> nx.Graph | Schedule:
-            _require(
-                isinstance(workers, int) and workers >= 1, name, f"workers must be 1 or more, got {workers!r}"
-            )
+            _require(isinstance(workers, int) and workers >= 1, name, f"workers must be 1 or more, got {workers!r}")
             return nx.empty_graph(1) if workers == 1 else factory(workers, **params)
 
         GRAPHS.register(name)(checked)
@@ -319,9 +313,7 @@ def random_matching(workers: int, seed: int, base: Spec = "complete") -> Schedul
     """Round t: the pairs of a random maximal matching of the graph `base` average, drawn for (seed, t)."""
     graph = GRAPHS.build(base, workers=workers, seed=seed)
     if isinstance(graph, Schedule):
-        raise ConfigError(
-            f"graph 'random-matching': base must not vary in time, got {base!r}; use a fixed graph"
-        )
+        raise ConfigError(f"graph 'random-matching': base must not vary in time, got {base!r}; use a fixed graph")
     _expect_workers(graph, workers, "random-matching")
     links = np.sort(np.array(graph.edges, dtype=np.int64), axis=1)
     W = partial(varying.matching_round, workers, links[np.lexsort(links.T[::-1])], seed)
@@ -369,17 +361,13 @@ def _lattice(numbers: Pairs, links: list[tuple[Pairs, Pairs]]) -> nx.Graph:
     return graph
 
 
-def _until_connected(
-    kind: str, seed: int, draw: Callable[[np.random.Generator], nx.Graph], remedy: str
-) -> nx.Graph:
+def _until_connected(kind: str, seed: int, draw: Callable[[np.random.Generator], nx.Graph], remedy: str) -> nx.Graph:
     """The first connected graph among the drawings for (seed, 0), (seed, 1), …"""
     for attempt in range(TRIES):
         graph = draw(generator(f"graph/{kind}", seed, attempt))
         if nx.is_connected(graph):
             return graph
-    raise TopologyError(
-        f"graph {kind!r}: not one of {TRIES} drawings on {len(graph)} workers was connected; {remedy}"
-    )
+    raise TopologyError(f"graph {kind!r}: not one of {TRIES} drawings on {len(graph)} workers was connected; {remedy}")
 
 
 def _numbered(graph: nx.Graph) -> nx.Graph:
@@ -417,14 +405,10 @@ def _read_graphml(path: str) -> nx.Graph:
 
 def _read_pairs(path: str) -> nx.Graph:
     graph = nx.Graph()
-    for number, line in enumerate(
-        _existing(path, "graph 'edge-list'").read_text("utf-8").splitlines(), start=1
-    ):
+    for number, line in enumerate(_existing(path, "graph 'edge-list'").read_text("utf-8").splitlines(), start=1):
         names = line.split("#")[0].replace(",", " ").split()
         if len(names) not in (0, 2):
-            raise TopologyError(
-                f"{path}, line {number}: expected the names of two linked workers, got {line!r}"
-            )
+            raise TopologyError(f"{path}, line {number}: expected the names of two linked workers, got {line!r}")
         graph.add_edges_from([names] if names else [])
     return graph
 
@@ -433,17 +417,11 @@ def _read_pairs(path: str) -> nx.Graph:
 def matrix(graph: nx.Graph, path: str | None = None, values: Any = None) -> csr_array:
     """The user's own W, a row per worker: a `.npy`, `.csv` or `.txt` file, or in Python an array."""
     if (path is None) == (values is None):
-        raise ConfigError(
-            "weights 'matrix' needs either a path to a .npy, .csv or .txt file, or values as an array"
-        )
+        raise ConfigError("weights 'matrix' needs either a path to a .npy, .csv or .txt file, or values as an array")
     try:
-        W = csr_array(
-            values if path is None else _read_matrix(_existing(path, "weights 'matrix'")), dtype=np.float64
-        )
+        W = csr_array(values if path is None else _read_matrix(_existing(path, "weights 'matrix'")), dtype=np.float64)
     except (ValueError, TypeError, EOFError, OSError) as error:
-        raise TopologyError(
-            f"weights 'matrix': {path or 'values'} is not a table of numbers ({error})"
-        ) from None
+        raise TopologyError(f"weights 'matrix': {path or 'values'} is not a table of numbers ({error})") from None
     W.eliminate_zeros()
     return W
 
@@ -469,16 +447,12 @@ def _always(W: csr_array, t: int) -> csr_array:
 
 def _others(W: csr_array, i: int) -> list[int]:
     row = slice(W.indptr[i], W.indptr[i + 1])
-    return sorted(
-        int(j) for j, weight in zip(W.indices[row], W.data[row], strict=True) if j != i and weight != 0
-    )
+    return sorted(int(j) for j, weight in zip(W.indices[row], W.data[row], strict=True) if j != i and weight != 0)
 
 
 def _expect_workers(graph: nx.Graph, workers: int | None, kind: str) -> None:
     if workers is not None and isinstance(graph, nx.Graph) and len(graph) != workers:
-        raise ConfigError(
-            f"graph {kind!r} has {len(graph)} workers but {workers} were asked for; leave workers out"
-        )
+        raise ConfigError(f"graph {kind!r} has {len(graph)} workers but {workers} were asked for; leave workers out")
 
 
 def _check_connected(graph: nx.Graph) -> None:

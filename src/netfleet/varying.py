@@ -13,12 +13,13 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from netfleet import mixing
 from netfleet.randomness import generator
 
 Indices = npt.NDArray[np.int64]
-LONGEST = 256  # rounds in the longest window over which a schedule without a period is judged
+WINDOW = 64  # rounds after which a schedule without a period has been watched long enough, if it ever joins all
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,24 @@ def check(schedule: Schedule) -> None:
 def rate(schedule: Schedule) -> float:
     """The contraction per round over one period.
 
-    Without a period: over the first 8, 16, 32, … rounds that bring the disagreement to a tenth, or `LONGEST`.
+    Without a period: over the first 8, 16, 32, … rounds that between them join all workers, and bring their
+    disagreement to a tenth unless that takes more than `WINDOW` rounds.
     """
     if schedule.period is not None:
         return mixing.contraction([schedule.W(t) for t in range(schedule.period)])
-    rounds = 8
-    lam = mixing.contraction([schedule.W(t) for t in range(rounds)])
-    while lam**rounds > 1 / 10 and rounds < LONGEST:
-        rounds *= 2
-        lam = mixing.contraction([schedule.W(t) for t in range(rounds)])
+    Ws = [schedule.W(t) for t in range(8)]
+    while not _joined(Ws) and len(Ws) < WINDOW * len(schedule.graph):
+        Ws += [schedule.W(t) for t in range(len(Ws), 2 * len(Ws))]
+    lam = mixing.contraction(Ws)
+    while lam ** len(Ws) > 1 / 10 and len(Ws) < WINDOW:
+        Ws += [schedule.W(t) for t in range(len(Ws), 2 * len(Ws))]
+        lam = mixing.contraction(Ws)
     return lam
+
+
+def _joined(Ws: list[csr_array]) -> bool:
+    """Whether the links of all these rounds together connect the workers; before that nothing contracts."""
+    return int(connected_components(sum(Ws[1:], Ws[0]), return_labels=False)) == 1
 
 
 def halves(partner: Indices) -> csr_array:

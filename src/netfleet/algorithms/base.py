@@ -7,6 +7,7 @@ worker that the engine hosts here: all m in the simulator, one on a peer. It may
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, overload
@@ -45,7 +46,7 @@ class State(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Algorithm:
+class Algorithm(ABC):
     """Base of the hyper-parameter dataclasses: holds and checks the step size η, and K where there is one."""
 
     eta: float | Mapping[str, Any] | Schedule = 0.01
@@ -63,13 +64,13 @@ class Algorithm:
         """η of round t."""
         return self.eta(t)  # type: ignore[operator]
 
+    @abstractmethod
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
         """The state before round 0, from the common initial model in every row of x."""
-        raise TypeError(f"{type(self).__name__} must define init(f, mix, x)")
 
+    @abstractmethod
     def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
         """The state after round t."""
-        raise TypeError(f"{type(self).__name__} must define round(f, mix, t, s)")
 
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm")

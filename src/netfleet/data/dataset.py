@@ -53,9 +53,7 @@ def _check_rows(name: str, part: str, x: torch.Tensor, y: torch.Tensor, classes:
             f"renumber the labels or correct classes = {classes}"
         )
     if not all(torch.isfinite(bound) for bound in torch.aminmax(x)):
-        raise DataError(
-            f"{name}: {part}_x has a value that is not finite; remove or replace NaN and infinity"
-        )
+        raise DataError(f"{name}: {part}_x has a value that is not finite; remove or replace NaN and infinity")
 
 
 def _check_vector(name: str, field: str, vector: torch.Tensor, rows: int) -> None:

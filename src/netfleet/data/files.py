@@ -34,9 +34,7 @@ def read(file: File, path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
-        ) from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
     if path.name == file.name:
         check_md5(data, file, path)
     return unpack(data, str(path))
@@ -47,8 +45,7 @@ def check_md5(data: bytes, file: File, where: object) -> None:
     came = md5_of(data)
     if file.md5 not in (None, came):
         raise DataError(
-            f"{where}: damaged, or another file; its MD5 is {came}, expected {file.md5}; "
-            f"delete it and run again"
+            f"{where}: damaged, or another file; its MD5 is {came}, expected {file.md5}; delete it and run again"
         )
 
 

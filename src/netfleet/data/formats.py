@@ -1,4 +1,7 @@
-"""Bytes to arrays: idx (MNIST), CIFAR-10's binary batches, LIBSVM text. Pure; `where` names the file in errors."""
+"""Bytes to arrays: idx (MNIST), CIFAR-10's binary batches, LIBSVM text.
+
+All pure; `where` names the file in errors.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ DENSE_LIMIT = 2**33  # bytes; above it a sparse file is refused rather than made
 
 
 class Sparse(NamedTuple):
-    """What a LIBSVM file says: one label per row, and the entries (row, column, value); columns count from 0."""
+    """A LIBSVM file: the label of each row, and the entries (row, column, value); columns count from 0."""
 
     labels: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
@@ -41,17 +44,15 @@ def unpack(data: bytes, where: str) -> bytes:
 
 
 def parse_idx(data: bytes, where: str) -> npt.NDArray[Any]:
-    """An idx file: two zero bytes, the type, the number of axes, each axis as big-endian uint32, then the values."""
+    """An idx file: two zero bytes, the type, the number of axes, each axis as big-endian uint32, the values."""
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in IDX_TYPES or data[3] == 0:
         raise DataError(
-            f"{where}: not an idx file; it starts with {data[:4].hex(' ') or 'nothing'}, expected 00 00, a type "
-            f"and the number of axes; replace it with the original"
+            f"{where}: not an idx file; it starts with {data[:4].hex(' ') or 'nothing'}, expected 00 00, a "
+            f"type and the number of axes; replace it with the original"
         )
     kind, start = np.dtype(IDX_TYPES[data[2]]), 4 + 4 * data[3]
     if len(data) < start:
-        raise DataError(
-            f"{where}: ends after {len(data)} bytes, within the idx header; replace it with the original"
-        )
+        raise DataError(f"{where}: ends after {len(data)} bytes, within the idx header; replace it with the original")
     shape = tuple(int(axis) for axis in np.frombuffer(data, ">u4", data[3], 4))
     size = start + kind.itemsize * math.prod(shape)
     if len(data) != size:
@@ -67,15 +68,15 @@ def parse_cifar(data: bytes, where: str) -> tuple[Bytes, Bytes]:
     """Labels [n] and pixels [n, 3, 32, 32] of a CIFAR-10 batch: per image its label and 3,072 bytes."""
     if not data or len(data) % CIFAR_RECORD:
         raise DataError(
-            f"{where}: {len(data)} bytes, expected a multiple of {CIFAR_RECORD} (a label and 3×32×32 pixels); "
-            f"replace it with the original"
+            f"{where}: {len(data)} bytes, expected a multiple of {CIFAR_RECORD} (a label and 3×32×32 "
+            f"pixels); replace it with the original"
         )
     records = np.frombuffer(data, np.uint8).reshape(-1, CIFAR_RECORD)
     return records[:, 0], records[:, 1:].reshape(-1, 3, 32, 32)
 
 
 def parse_libsvm(data: bytes, where: str) -> Sparse:
-    """LIBSVM text, `label index:value …` on each line; indices count from 1 and rise, `#` starts a comment."""
+    """LIBSVM text: `label index:value …` on each line; indices count from 1 and rise, `#` is a comment."""
     fields: list[bytes] = []
     pairs: list[int] = []  # index:value pairs of each row
     lines: list[int] = []  # line number of each row
@@ -85,7 +86,10 @@ def parse_libsvm(data: bytes, where: str) -> Sparse:
         if not words:
             continue
         if len(words) != 1 + 2 * text.count(b":"):
-            raise DataError(_bad_line(where, number, line, "is not 'label index:value …'"))
+            raise DataError(
+                f"{where}, line {number}: {line[:60].decode('utf-8', 'replace')!r} is not 'label index:value …'; "
+                f"correct the line, or check that this is a LIBSVM file"
+            )
         fields += words
         pairs.append(len(words) // 2)
         lines.append(number)
@@ -104,14 +108,12 @@ def dense(sparse: Sparse, features: int) -> npt.NDArray[np.float32]:
     """The entries as a matrix [rows, features]."""
     widest = width(sparse)
     if widest > features:
-        raise DataError(
-            f"{sparse.where}: has feature {widest}, expected at most {features}; set features = {widest}"
-        )
+        raise DataError(f"{sparse.where}: has feature {widest}, expected at most {features}; set features = {widest}")
     shape = (len(sparse.labels), features)
     if 4 * math.prod(shape) > DENSE_LIMIT:
         raise DataError(
-            f"{sparse.where}: {shape[0]} rows × {features} features need {4 * math.prod(shape) / 2**30:.0f} GiB as a "
-            f"dense matrix, expected at most {DENSE_LIMIT >> 30}; use fewer rows or features"
+            f"{sparse.where}: {shape[0]} rows × {features} features need {4 * math.prod(shape) / 2**30:.0f} "
+            f"GiB as a dense matrix, expected at most {DENSE_LIMIT >> 30}; use fewer rows or features"
         )
     matrix = np.zeros(shape, np.float32)
     matrix[sparse.rows, sparse.columns] = sparse.values
@@ -127,9 +129,7 @@ def _numbers(fields: list[bytes], where: str) -> npt.NDArray[np.float64]:
     try:
         numbers = np.array(list(map(float, fields)))
     except ValueError as error:
-        raise DataError(
-            f"{where}: {error}; expected numbers only, 'label index:value …'; correct the file"
-        ) from error
+        raise DataError(f"{where}: {error}; expected numbers only, 'label index:value …'; correct the file") from error
     if not np.isfinite(numbers).all():
         raise DataError(f"{where}: has NaN or infinity, expected finite numbers; remove or replace them")
     return numbers
@@ -144,20 +144,11 @@ def _check_labels(labels: npt.NDArray[np.float64], lines: list[int], where: str)
         )
 
 
-def _check_indices(
-    indices: npt.NDArray[np.float64], rows: npt.NDArray[np.int64], lines: list[int], where: str
-) -> None:
+def _check_indices(indices: npt.NDArray[np.float64], rows: npt.NDArray[np.int64], lines: list[int], where: str) -> None:
     falls = (np.diff(indices, prepend=0) <= 0) & (np.diff(rows, prepend=-1) == 0)
     broken = np.flatnonzero((indices < 1) | (indices != np.floor(indices)) | falls)
     if broken.size:
         raise DataError(
-            f"{where}, line {lines[rows[broken[0]]]}: feature index {indices[broken[0]]:g}; expected whole numbers "
-            f"from 1 that rise along the line; renumber the features"
+            f"{where}, line {lines[rows[broken[0]]]}: feature index {indices[broken[0]]:g}; expected whole "
+            f"numbers from 1 that rise along the line; renumber the features"
         )
-
-
-def _bad_line(where: str, number: int, line: bytes, problem: str) -> str:
-    text = line[:60].decode("utf-8", "replace")
-    return (
-        f"{where}, line {number}: {text!r} {problem}; correct the line, or check that this is a LIBSVM file"
-    )

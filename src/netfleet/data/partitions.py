@@ -2,14 +2,16 @@
 
 Each returns one int64 array of row numbers for every worker. Where the paper leaves a choice open:
 
-- Non-i.i.d. (`shards`): "250 shards with 200 data samples" are 50,000 of MNIST's 60,000. The first 50,000 of the sorted
-  rows would lose the digits 8 and 9, so 50,000 random rows are sorted; all labels keep their share. With 50 workers
-  × 2 shards, 100 of the 250 shards are then used.
-- Rows of equal label are in random order before the cut, so which rows share a shard depends on the seed alone.
+- Non-i.i.d. (`shards`): "250 shards with 200 data samples" are 50,000 of MNIST's 60,000. The first 50,000 of the
+  sorted rows would lose the digit 9 and most of 8, so 50,000 random rows are drawn and then sorted: all labels
+  keep their share. With 50 workers × 2 shards, 100 of the 250 shards are then used.
+- Rows of equal label are in random order before the cut, so a shard does not depend on the order of the source.
 - i.i.d. (`shared`): every worker draws from the whole set. `iid` is the disjoint variant.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +38,8 @@ def iid(labels: Rows, workers: int, seed: int) -> list[Rows]:
     """Shuffled rows in disjoint parts whose sizes differ by at most one."""
     if workers > len(labels):
         raise DataError(
-            f"partition 'iid': {workers} workers but only {len(labels)} rows; use at most {len(labels)} workers, or "
-            f'partition = "shared"'
+            f"partition 'iid': {workers} workers but only {len(labels)} rows; use at most {len(labels)} workers, "
+            f'or partition = "shared"'
         )
     return np.array_split(generator("partition/iid", seed).permutation(len(labels)), workers)
 
@@ -51,17 +53,17 @@ def by_shards(
     shards: int | None = None,
     size: int | None = None,
 ) -> list[Rows]:
-    """Rows sorted by label, cut into shards, `per_worker` random shards for each worker: the paper's non-i.i.d. setting.
+    """Rows sorted by label and cut; `per_worker` random shards for each worker: the paper's non-i.i.d. setting.
 
-    By default `workers × per_worker` shards cover all rows, with sizes that differ by at most one. `shards` alone cuts
-    all rows into that many; with a `size`, random `shards × size` rows are used (as many shards as there can be, by
-    default). The paper has shards = 250, size = 200.
+    By default `workers × per_worker` shards cover all rows, with sizes that differ by at most one. `shards` alone
+    cuts all rows into that many. With a `size`, `shards × size` random rows are used (by default as many shards as
+    there can be). The paper has shards = 250, size = 200. A shard can straddle two labels.
     """
     count = _shard_count(len(labels), workers * _positive(per_worker, "per_worker"), shards, size)
     if workers * per_worker > count:
         raise DataError(
-            f"partition 'shards': {workers} workers with {per_worker} shards each need {workers * per_worker} shards, "
-            f"but there are {count}; raise shards (or lower size), or lower workers or per_worker"
+            f"partition 'shards': {workers} workers with {per_worker} shards each need {workers * per_worker} "
+            f"shards, but there are {count}; raise shards (or lower size), or lower workers or per_worker"
         )
     random = generator("partition/shards", seed)
     rows = random.permutation(len(labels))[: None if size is None else count * size]
@@ -72,7 +74,7 @@ def by_shards(
 
 @PARTITIONS.register("dirichlet")
 def dirichlet(labels: Rows, workers: int, seed: int, alpha: float, min_size: int = 10) -> list[Rows]:
-    """Each label is spread over the workers in proportions drawn from Dirichlet(α, …, α); small α is more uneven.
+    """Each label is spread over the workers in proportions from Dirichlet(α, …, α); small α is more uneven.
 
     As in Yurochkin et al. 2019 and Hsu, Qi, Brown 2019; drawn again until every worker has `min_size` rows.
     """
@@ -80,8 +82,8 @@ def dirichlet(labels: Rows, workers: int, seed: int, alpha: float, min_size: int
         raise ConfigError(f"partition 'dirichlet': alpha must be above 0, got {alpha}; try alpha = 0.5")
     if workers * _positive(min_size, "min_size") > len(labels):
         raise DataError(
-            f"partition 'dirichlet': {workers} workers with at least {min_size} rows each need {workers * min_size} "
-            f"rows, but there are {len(labels)}; lower workers or min_size"
+            f"partition 'dirichlet': {workers} workers with at least {min_size} rows each need "
+            f"{workers * min_size} rows, but there are {len(labels)}; lower workers or min_size"
         )
     random = generator("partition/dirichlet", seed)
     totals = np.unique(labels, return_counts=True)[1]
@@ -90,19 +92,17 @@ def dirichlet(labels: Rows, workers: int, seed: int, alpha: float, min_size: int
         if np.diff(cuts, axis=1).sum(0).min() >= min_size:
             return _spread(labels, cuts, random)
     raise DataError(
-        f"partition 'dirichlet': in {DIRICHLET_TRIES} tries with alpha = {alpha} some of the {workers} workers always "
-        f"had fewer than {min_size} of the {len(labels)} rows; raise alpha, or lower workers or min_size"
+        f"partition 'dirichlet': in {DIRICHLET_TRIES} tries with alpha = {alpha} some of the {workers} workers "
+        f"always had fewer than {min_size} of the {len(labels)} rows; raise alpha, or lower workers or min_size"
     )
 
 
 @PARTITIONS.register("groups")
-def by_groups(
-    labels: Rows, workers: int, seed: int, groups: Rows | None, per_worker: int | None = None
-) -> list[Rows]:
+def by_groups(labels: Rows, workers: int, seed: int, groups: Rows | None, per_worker: int | None = None) -> list[Rows]:
     """Natural groups (the writers of MNIST) stay whole.
 
-    By default all groups are dealt in random order, each to the worker with the fewest rows so far; no two workers
-    then differ by more rows than the largest group has. With `per_worker`, each gets that many random groups.
+    By default all groups are dealt in random order, each to the worker with the fewest rows so far; no two
+    workers then differ by more rows than the largest group has. With `per_worker`, each gets that many.
     """
     if groups is None:
         raise DataError(
@@ -129,19 +129,15 @@ def label_counts(labels: Rows, parts: list[Rows], classes: int) -> Rows:
 def check_parts(parts: list[Rows], rows: int, workers: int, where: str) -> None:
     """Raise unless there is one non-empty array of valid row numbers for each worker."""
     if len(parts) != workers:
-        raise DataError(
-            f"{where}: made {len(parts)} parts for {workers} workers; make one part for each worker"
-        )
+        raise DataError(f"{where}: made {len(parts)} parts for {workers} workers; make one part for each worker")
     for worker, part in enumerate(parts):
         if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer):
             raise DataError(
-                f"{where}: worker {worker} has a {part.dtype} array of shape {part.shape}, expected one axis of row "
-                f"numbers; return an int64 array for each worker"
+                f"{where}: worker {worker} has a {part.dtype} array of shape {part.shape}, expected one axis of "
+                f"row numbers; return an int64 array for each worker"
             )
         if len(part) == 0:
-            raise DataError(
-                f"{where}: worker {worker} of {workers} has no rows; lower workers or use more data"
-            )
+            raise DataError(f"{where}: worker {worker} of {workers} has no rows; lower workers or use more data")
         if part.min() < 0 or part.max() >= rows:
             raise DataError(
                 f"{where}: worker {worker} has rows {part.min()} to {part.max()}, expected 0 to {rows - 1}; "
@@ -163,9 +159,8 @@ def _shard_count(rows: int, needed: int, shards: int | None, size: int | None) -
         count = max(rows // each, 1) if shards is None else _positive(shards, "shards")
     if count * each > rows:
         raise DataError(
-            f"partition 'shards': {count} shards of {'at least 1' if size is None else size} need {count * each} rows, "
-            f"but there are {rows}; "
-            + ("lower workers or per_worker" if shards is None and size is None else "lower shards or size")
+            f"partition 'shards': {count} shards of {each} or more rows need {count * each} rows, but there are "
+            f"{rows}; lower {'workers or per_worker' if shards is size is None else 'shards or size'}"
         )
     return count
 
@@ -210,4 +205,4 @@ def _deal_evenly(order: Rows, sizes: Rows, workers: int) -> Rows:
 def _rows_by_owner(owner: Rows, workers: int) -> list[Rows]:
     order = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[order], np.arange(workers + 1))
-    return [order[start:stop] for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return [order[start:stop] for start, stop in pairwise(bounds)]

@@ -36,7 +36,7 @@ LABEL_COLUMN, WRITER_COLUMN = 0, 2  # of QMNIST's extended labels
 
 @SOURCES.register("digits")
 def digits() -> Dataset:
-    """The 1,797 handwritten digits of 8×8 pixels that come with the package: [N, 1, 8, 8] in [0, 1]; 1,437 to train."""
+    """The 1,797 handwritten digits that come with the package: [N, 1, 8, 8] in [0, 1], 1,437 of them to train."""
     images, labels = _packaged(DIGITS_IMAGES), _packaged(DIGITS_LABELS)
     train, test = split_rows(labels)
     x, y = torch.from_numpy(images[:, None].astype(np.float32) / 16), _long(labels)
@@ -45,7 +45,7 @@ def digits() -> Dataset:
 
 @SOURCES.register("mnist")
 def mnist(path: str | None = None, scale: Scale = "unit", writers: bool = False) -> Dataset:
-    """MNIST, [N, 1, 28, 28]; with `writers`, the groups are the people who wrote the digits, as QMNIST found them."""
+    """MNIST, [N, 1, 28, 28]; with `writers`, the groups are the people who wrote the digits (from QMNIST)."""
     return load_images(MNIST, path, scale, QMNIST_WRITERS if writers else None)
 
 
@@ -71,23 +71,22 @@ def a9a(path: str | None = None) -> Dataset:
 def libsvm(path: str, test_path: str | None = None, features: int | None = None) -> Dataset:
     """Any classification file in LIBSVM's format (gzipped or not) as dense rows [N, features].
 
-    The test rows come from `test_path`, else from `path` + ".t", else every fifth row of each label is one. Labels
-    become 0, 1, … in rising order; `features` is by default the highest index that occurs.
+    The test rows come from `test_path`, else from `path` + ".t", else every fifth row of each label is one.
+    Labels become 0, 1, … in rising order; `features` is by default the highest index that occurs.
     """
     train = _read_libsvm(Path(path).expanduser())
     default = Path(path + ".t").expanduser()
     if test_path is None and not default.is_file():
-        x = dense(train, features or width(train))
+        x = dense(train, width(train) if features is None else features)
         classes, y = np.unique(train.labels, return_inverse=True)
         kept, held = split_rows(y)
         return _tabular(Path(path).name, x[kept], y[kept], x[held], y[held], len(classes))
     test = _read_libsvm(default if test_path is None else Path(test_path).expanduser())
-    return _pair(Path(path).name, train, test, features or max(width(train), width(test)))
+    widest = max(width(train), width(test))
+    return _pair(Path(path).name, train, test, widest if features is None else features)
 
 
-def load_images(
-    collection: Collection, path: str | None, scale: Scale, writers: Collection | None = None
-) -> Dataset:
+def load_images(collection: Collection, path: str | None, scale: Scale, writers: Collection | None = None) -> Dataset:
     """A collection in MNIST's layout: training images and labels, test images and labels, all idx."""
     train, train_y, test, test_y = _read_idx(collection, path)
     groups = None if writers is None else _writers(writers, path, train_y)
@@ -111,10 +110,10 @@ def load_cifar(collection: Collection, path: str | None, scale: Scale) -> Datase
 def load_a9a(collection: Collection, path: str | None) -> Dataset:
     """A collection of a LIBSVM training file and a test file."""
     found = locate(collection, path)
-    parts = [parse_libsvm(read(file, found[file.name]), str(found[file.name])) for file in collection.files]
-    for part, file in zip(parts, collection.files, strict=True):
+    train, test = (_read_libsvm(found[file.name]) for file in collection.files)
+    for part, file in zip((train, test), collection.files, strict=True):
         _check_shape((len(part.labels), file.shape[1]), file, found[file.name])
-    return _pair(collection.name, *parts, features=collection.files[0].shape[1])
+    return _pair(collection.name, train, test, collection.files[0].shape[1])
 
 
 def split_rows(labels: npt.ArrayLike) -> tuple[Rows, Rows]:
@@ -128,12 +127,11 @@ def split_rows(labels: npt.ArrayLike) -> tuple[Rows, Rows]:
 
 
 def moments(pixels: Bytes) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean and standard deviation of each channel of [N, C, H, W] bytes; exact, from histograms."""
-    channels = range(pixels.shape[1])
-    counts = np.stack([np.bincount(pixels[:, c].ravel(), minlength=256) for c in channels])
-    share, values = counts / counts.sum(1, keepdims=True), np.arange(256.0)
-    mean = share @ values
-    return mean, np.sqrt((share * (values - mean[:, None]) ** 2).sum(1))
+    """Mean and standard deviation of each channel of [N, C, H, W] bytes; sums of integers, so exact and lean."""
+    count = pixels.size // pixels.shape[1]
+    mean = pixels.sum((0, 2, 3), dtype=np.int64) / count
+    square = np.einsum("nchw,nchw->c", pixels, pixels, dtype=np.int64, casting="unsafe") / count
+    return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
 
 
 def _images(
@@ -161,13 +159,13 @@ def _scaled(
 
 
 def _writers(collection: Collection, path: str | None, labels: Bytes) -> torch.Tensor:
-    """The writer of every training image; QMNIST's own copy of the labels proves that the rows are the same."""
+    """The writer of every training image; QMNIST's copy of the labels proves that the rows are the same."""
     (extended,) = _read_idx(collection, path)
     same = extended[:, LABEL_COLUMN] == labels if len(extended) == len(labels) else np.zeros(1, bool)
     if not same.all():
         raise DataError(
-            f"{collection.name}: {int((~same).sum())} of {len(labels)} labels differ from MNIST's, first in row "
-            f"{int(np.argmin(same))}; the rows must be the same; use the original files of both"
+            f"{collection.name}: {int((~same).sum())} of {len(labels)} labels differ from MNIST's, the first in "
+            f"row {int(np.argmin(same))}; expected the same rows; use the original files of both"
         )
     return _long(extended[:, WRITER_COLUMN])
 
@@ -216,9 +214,7 @@ def _packaged(file: File) -> npt.NDArray[Any]:
 
 def _check_shape(shape: tuple[int, ...], file: File, path: Path) -> None:
     if shape != file.shape:
-        raise DataError(
-            f"{path}: holds an array of shape {shape}, expected {file.shape}; replace it with the original"
-        )
+        raise DataError(f"{path}: holds an array of shape {shape}, expected {file.shape}; replace it with the original")
 
 
 def _long(values: npt.NDArray[Any]) -> torch.Tensor:

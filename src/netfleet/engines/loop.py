@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -60,7 +59,10 @@ class Recorder(Protocol):
         """Whether a snapshot is wanted after t rounds."""
 
     def take(self, snapshot: Snapshot) -> None:
-        """A snapshot of all workers that was due: measure it, write it down, make it durable."""
+        """A snapshot of all workers that was due: measure it, write it down, make it durable.
+
+        A resumed run offers its first snapshot again, in case it was stopped before that was measured.
+        """
 
     def rescue(self, snapshot: Snapshot) -> None:
         """The last good snapshot of a run that is being stopped."""
@@ -69,15 +71,14 @@ class Recorder(Protocol):
         """Round t is done."""
 
 
-def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, start: Snapshot | None = None) -> Any:
-    """Run the algorithm on this host from `start` (or from scratch) to the given number of rounds; the last state."""
+def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, start: Snapshot | None = None) -> Snapshot:
+    """Run the algorithm on this host from `start` (or from scratch) to the given number of rounds."""
     f = _Counted(host.problem)
     now = start or _begin(host, algorithm, f)
     f.samples, f.problem.buffers = now.samples, _copy(now.buffers)
     sent_before = now.bytes - host.bytes_sent()
     try:
-        if start is None:
-            _offer(host, recorder, now)
+        _offer(host, recorder, now)
         for t in range(now.t, rounds):
             began = time.perf_counter()
             state = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, now.state)  # type: ignore[arg-type]
@@ -96,7 +97,7 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
         if host.alone:
             recorder.rescue(now)
         raise
-    return now.state
+    return now
 
 
 def _begin(host: Host, algorithm: Algorithm, f: _Counted) -> Snapshot:
@@ -183,6 +184,3 @@ def share(snapshot: Snapshot, rows: list[int], counts: bool) -> Snapshot:
         buffers=None if snapshot.buffers is None else snapshot.buffers[rows],
     )
     return part if counts else replace(part, bytes=0, samples=0)
-
-
-Train = Callable[[Algorithm, int, Recorder, "Snapshot | None"], Any]

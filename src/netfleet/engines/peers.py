@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import torch
@@ -57,7 +57,7 @@ class Peer:
             average = weights.get(self.i, 0.0) * payload
             for j in sorted(received):
                 average = average + weights[j] * received[j]
-            mixed = average.split([v.shape[-1] for v in vectors], dim=-1)
+            mixed = torch.split(average, [v.shape[-1] for v in vectors], dim=-1)
             return mixed[0] if len(mixed) == 1 else mixed
 
         return mix  # type: ignore[return-value]
@@ -126,12 +126,12 @@ def run_peers(
     recorder: Recorder,
     start: Snapshot | None = None,
     threads: int = 0,
-) -> Any:
+) -> Snapshot:
     """Train with one thread per worker over the in-memory transport; `threads` has no meaning here."""
     network = Mailboxes(topology)
     silent = _Silent(recorder)
 
-    def host(i: int) -> Any:
+    def host(i: int) -> Snapshot:
         torch.set_num_threads(1)
         peer = Peer(i, problem, topology, network.exchange(i), network.gather(i))
         mine = None if start is None else share(start, [i], counts=i == 0)
@@ -148,11 +148,27 @@ def run_peers(
         except KeyboardInterrupt:
             network.close()
             raise
-    return _together([_result(futures)])
+    return join(_results(futures))
 
 
-def _result(futures: list[Any]) -> list[Any]:
-    """The peers' results, or the error that stopped the first of them rather than those that followed."""
+class _Silent:
+    """The recorder of the peers that do not keep the record: it only knows when snapshots are due."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.due = recorder.due
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Nothing is gathered on these peers."""
+
+    def rescue(self, snapshot: Snapshot) -> None:
+        """One worker's state is no state of the run."""
+
+    def progress(self, t: int) -> None:
+        """One peer's word is enough."""
+
+
+def _results(futures: list[Future[Snapshot]]) -> list[Snapshot]:
+    """The peers' snapshots, or the error that stopped the first of them rather than those that followed."""
     errors = [e for e in (future.exception() for future in futures) if e is not None]
     for error in sorted(errors, key=lambda e: isinstance(e, TransportError)):
         raise error

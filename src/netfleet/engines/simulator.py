@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
 
 import numpy as np
 import torch
@@ -70,8 +70,10 @@ def as_matrix(W: csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
     m = W.shape[0]
     if W.nnz >= SPARSE_BELOW * m * m:
         return torch.from_numpy(W.toarray()).to(device, dtype)
-    indices = [torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices)]
-    return torch.sparse_csr_tensor(*indices, torch.from_numpy(W.data), W.shape).to(device, dtype)
+    rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(rows, columns, torch.from_numpy(W.data), size=(m, m), dtype=dtype, device=device)
 
 
 def run_simulator(
@@ -82,7 +84,7 @@ def run_simulator(
     recorder: Recorder,
     start: Snapshot | None = None,
     threads: int = 0,
-) -> Any:
+) -> Snapshot:
     """Train on one machine, all workers at once."""
     with one_intra_op_thread():
         return train(Simulator(problem, topology, threads), algorithm, rounds, recorder, start)

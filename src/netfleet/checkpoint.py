@@ -1,0 +1,71 @@
+"""Checkpoints: one safetensors file with the state of all workers, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import safetensors
+import safetensors.torch
+import torch
+
+from netfleet.engines.loop import Snapshot
+from netfleet.errors import CheckpointError
+
+_BUFFERS = "buffers"
+_COUNTERS = ("t", "bytes", "samples", "seconds")
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file so that a crash at any moment leaves the old one or the new one, durable when this returns."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def save(path: Path, snapshot: Snapshot, run_hash: str) -> None:
+    """Write a snapshot of all workers, with the hash of the run that it belongs to."""
+    tensors = dict(zip(snapshot.state._fields, snapshot.state, strict=True))
+    if snapshot.buffers is not None:
+        tensors[_BUFFERS] = snapshot.buffers
+    # State fields may share memory (y = g after the first gradient), which the format refuses: store copies.
+    tensors = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
+    counters = {name: getattr(snapshot, name) for name in _COUNTERS}
+    content = safetensors.torch.save(tensors, {"run": run_hash, "counters": json.dumps(counters)})
+    write_atomically(path, lambda file: file.write(content))
+
+
+def load(path: Path, run_hash: str, state_type: Any, device: torch.device) -> Snapshot:
+    """Read a snapshot back; it must belong to the run with this hash."""
+    try:
+        with safetensors.safe_open(path, framework="pt", device=str(device)) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        counters = json.loads(metadata["counters"])
+        found = metadata["run"]
+        snapshot = Snapshot(
+            state=state_type(*(tensors[name] for name in state_type._fields)),
+            buffers=tensors.get(_BUFFERS),
+            **{name: counters[name] for name in _COUNTERS},
+        )
+    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} is not a checkpoint of this run ({error}); delete it to start the run from the beginning"
+        ) from None
+    if found != run_hash:
+        raise CheckpointError(
+            f"{path} belongs to run {found[:12]}, but the experiment asked for is {run_hash[:12]}; resume with the "
+            f"experiment it was made with, or choose another --out"
+        )
+    return snapshot

@@ -1,0 +1,245 @@
+"""From an experiment to its histories and its report."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+
+from netfleet import checkpoint
+from netfleet.algorithms import ALGORITHMS, Algorithm
+from netfleet.checkpoint import write_atomically
+from netfleet.config import EngineConfig, Evaluation, Experiment, RunConfig, config_hash
+from netfleet.engines import ENGINES, Snapshot
+from netfleet.errors import CheckpointError, ConfigError, DivergedError
+from netfleet.history import CHECKPOINT_FILE, CONFIG_FILE, History
+from netfleet.problem import PROBLEMS, Problem
+from netfleet.progress import Display, Live, Quiet
+from netfleet.recorder import RunRecorder
+from netfleet.topology import Topology, make_topology
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the runs of one seed share."""
+
+    topology: Topology
+    problem: Problem
+
+
+def build_topology(table: Mapping[str, Any], seed: int = 0) -> Topology:
+    """The topology of an experiment's [topology] table."""
+    graph = {key: value for key, value in table.items() if key != "weights"}
+    return make_topology(graph, weights=table.get("weights", "laplacian"), seed=seed)
+
+
+def build_setting(experiment: Experiment, seed: int) -> Setting:
+    """Topology and problem of one seed."""
+    topology = build_topology(experiment.topology, seed)
+    return Setting(topology, build_problem(experiment.problem, topology.m, seed, experiment.engine))
+
+
+def build_problem(spec: Any, workers: int, seed: int, engine: EngineConfig) -> Problem:
+    """The problem that a specification describes, on the engine's device."""
+    return PROBLEMS.build(
+        spec,
+        workers=workers,
+        seed=seed,
+        dtype=getattr(torch, engine.dtype),
+        device=checked_device(engine.device),
+        threads=engine.threads,
+    )
+
+
+def checked_device(name: str) -> str:
+    """The device's name, if it can be used here."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f'device {name!r} cannot be used here ({reason}); use device = "cpu"') from None
+    return name
+
+
+def run_experiment(
+    experiment: Experiment,
+    out: Path | None = None,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    display: Display | None = None,
+) -> list[History]:
+    """Run every algorithm with every seed and return the histories; in `out`, runs are kept and can be resumed.
+
+    A run that diverges is marked (`History.diverged`) and the others go on.
+    """
+    runs = experiment.runs()
+    if out is not None:
+        _prepare(out, experiment, resume, overwrite)
+    setting = functools.lru_cache(maxsize=1)(functools.partial(build_setting, experiment))
+    histories = []
+    for run in runs:
+        folder = None if out is None else out / folder_name(run)
+        history, start = _open(run, folder, resume)
+        if start is None or start.t < experiment.rounds:
+            _execute(experiment, run, setting(run.seed), history, start, display or Quiet())
+        histories.append(history)
+    return histories
+
+
+def _execute(
+    experiment: Experiment,
+    run: RunConfig,
+    setting: Setting,
+    history: History,
+    start: Snapshot | None,
+    display: Display,
+) -> None:
+    algorithm = ALGORITHMS.build(run.config["algorithm"])
+    label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
+    _train(setting, algorithm, experiment, history, start, display, label)
+
+
+def _train(
+    setting: Setting,
+    algorithm: Algorithm,
+    settings: Experiment,
+    history: History,
+    start: Snapshot | None,
+    display: Display,
+    label: str,
+) -> Snapshot | None:
+    recorder = RunRecorder(
+        history,
+        setting.problem,
+        algorithm,
+        settings.rounds,
+        settings.evaluation,
+        settings.checkpoint_every,
+        display,
+    )
+    display.begin(label, start.t if start else 0, settings.rounds)
+    try:
+        return ENGINES[settings.engine.kind](
+            setting.problem, setting.topology, algorithm, settings.rounds, recorder, start, settings.engine.threads
+        )
+    except DivergedError as error:
+        history.diverged = str(error)
+        return None
+    finally:
+        display.end()
+
+
+def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -> None:
+    """Make the folder ready: nothing that another run left there is touched unless the user says so."""
+    found = sorted(path.parent for path in out.glob(f"*/{CONFIG_FILE}"))
+    if found and not resume and not overwrite:
+        raise CheckpointError(
+            f"{out} already holds runs ({', '.join(p.name for p in found[:3])}{', …' if len(found) > 3 else ''}); "
+            f"add --resume to go on with them, --overwrite to start again, or choose another --out"
+        )
+    if overwrite:
+        for folder in found:
+            shutil.rmtree(folder)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {out}: {error}; choose another --out") from None
+    text = tomli_w.dumps(without_none(experiment.to_table()))
+    write_atomically(out / "experiment.toml", lambda file: file.write(text.encode()))
+
+
+def _open(run: RunConfig, folder: Path | None, resume: bool) -> tuple[History, Snapshot | None]:
+    """A run's history, and the snapshot to go on from where there is one."""
+    fresh = History(run.config, run.hash, run.label, run.seed, folder=folder)
+    if folder is None or not resume or not (folder / CONFIG_FILE).exists():
+        fresh.write_config()
+        return fresh, None
+    history = History.load(folder)
+    if history.hash != run.hash:
+        raise CheckpointError(
+            f"{folder} holds run {history.hash[:12]}, but the experiment now asks for {run.hash[:12]}; resume with "
+            f"the experiment it was begun with ({folder.parent / 'experiment.toml'}), or choose another --out"
+        )
+    path = folder / CHECKPOINT_FILE
+    if not path.exists():
+        fresh.write_config()
+        return fresh, None
+    state_type = ALGORITHMS[run.config["algorithm"]["kind"]].State  # type: ignore[attr-defined]
+    start = checkpoint.load(path, run.hash, state_type, torch.device("cpu"))
+    history.keep_until(start.t)
+    return history, start
+
+
+def folder_name(run: RunConfig) -> str:
+    """A run's folder: its label in characters that every file system takes, and its seed."""
+    slug = re.sub(r"[^a-z0-9.=]+", "-", run.label.lower()).strip("-.") or "run"
+    return f"{slug}-seed{run.seed}"
+
+
+def without_none(value: Any) -> Any:
+    """Nested tables without their None entries, which TOML cannot say."""
+    if isinstance(value, Mapping):
+        return {key: without_none(inner) for key, inner in value.items() if inner is not None}
+    if isinstance(value, list | tuple):
+        return [without_none(inner) for inner in value]
+    return value
+
+
+def simulate(
+    algorithm: Algorithm | str | Mapping[str, Any] = "net-fleet",
+    *,
+    topology: Topology | str | Mapping[str, Any] = "erdos-renyi",
+    problem: Problem | str | Mapping[str, Any] = "classification",
+    workers: int | None = None,
+    rounds: int = 100,
+    seed: int = 0,
+    evaluation: Evaluation | None = None,
+    engine: EngineConfig | None = None,
+    progress: bool = False,
+) -> History:
+    """Train once and return the History. Each part is an object, a name, or a table as in an experiment file.
+
+    Raises `DivergedError` at the first non-finite value.
+
+        >>> history = simulate("net-fleet", topology="ring", workers=4, problem="quadratics", rounds=5)
+        >>> history.last["round"]
+        5
+    """
+    engine = engine or EngineConfig()
+    if not isinstance(topology, Topology):
+        topology = make_topology(topology, workers=_count(workers, topology, problem), seed=seed)
+    if not isinstance(problem, Problem):
+        problem = build_problem(problem, topology.m, seed, engine)
+    if problem.m != topology.m:
+        raise ConfigError(f"the problem has {problem.m} workers but the topology has {topology.m}; make them agree")
+    if not isinstance(algorithm, Algorithm):
+        algorithm = ALGORITHMS.build(algorithm)
+    settings = Experiment({}, {}, (), rounds, evaluation=evaluation or Evaluation(), engine=engine)
+    config = {"algorithm": repr(algorithm), "topology": topology.name, "rounds": rounds, "seed": seed}
+    history = History(config, config_hash(config), algorithm.title, seed)
+    setting = Setting(topology, problem)
+    if progress:
+        from rich.console import Console
+
+        with Live(Console(stderr=True)) as live:
+            _train(setting, algorithm, settings, history, None, live, algorithm.title)
+    else:
+        _train(setting, algorithm, settings, history, None, Quiet(), algorithm.title)
+    if history.diverged:
+        raise DivergedError(history.diverged)
+    return history
+
+
+def _count(workers: int | None, topology: Any, problem: Any) -> int | None:
+    """How many workers a topology by name should have."""
+    if workers is not None or (isinstance(topology, Mapping) and "workers" in topology):
+        return workers
+    return problem.m if isinstance(problem, Problem) else 20

@@ -1,0 +1,99 @@
+"""The live display of a run: a bar in a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+
+class Display(Protocol):
+    """What a run reports its progress to."""
+
+    def begin(self, label: str, done: int, rounds: int) -> None:
+        """A run begins, or goes on after `done` rounds."""
+
+    def round(self, t: int) -> None:
+        """Round t is done."""
+
+    def record(self, record: dict[str, Any]) -> None:
+        """An evaluation was taken."""
+
+    def end(self) -> None:
+        """The run is over."""
+
+
+class Quiet:
+    """No display."""
+
+    def begin(self, label: str, done: int, rounds: int) -> None: ...
+    def round(self, t: int) -> None: ...
+    def record(self, record: dict[str, Any]) -> None: ...
+    def end(self) -> None: ...
+
+
+class Live:
+    """Rounds per second, time left, accuracy and consensus error of the run under way; finished runs stay visible."""
+
+    def __init__(self, console: Console, runs: int = 1) -> None:
+        self.console, self.runs = console, runs
+        self._begun = 0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            _RoundsPerSecond(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not console.is_terminal,
+        )
+
+    def __enter__(self) -> Live:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, label: str, done: int, rounds: int) -> None:
+        self._begun += 1
+        self.label = f"[{self._begun}/{self.runs}] {label}" if self.runs > 1 else label
+        self._rounds, self._said = rounds, 0
+        self._task = self._progress.add_task(self.label.replace("[", r"\["), total=rounds, completed=done, note="")
+
+    def round(self, t: int) -> None:
+        self._progress.update(self._task, completed=t)
+
+    def record(self, record: dict[str, Any]) -> None:
+        note = describe(record)
+        self._progress.update(self._task, note=note)
+        tenths = 10 * record["round"] // self._rounds
+        if not self.console.is_terminal and tenths > self._said:  # a log gets ten lines a run
+            self._said = tenths
+            self.console.print(f"{self.label}: round {record['round']}/{self._rounds}  {note}", markup=False)
+
+    def end(self) -> None:
+        self._progress.stop_task(self._task)
+
+
+class _RoundsPerSecond(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:.3g} rounds/s")
+
+
+def describe(record: dict[str, Any]) -> str:
+    """The two numbers to watch."""
+    if record.get("accuracy") is not None:
+        quality = f"accuracy {100 * record['accuracy']:.1f} %"
+    elif record.get("distance2") is not None:
+        quality = f"‖x̄ − x*‖² {record['distance2']:.2e}"
+    else:
+        quality = f"loss {record['loss']:.4g}"
+    return f"{quality}  consensus error {record['consensus_error']:.1e}"
