@@ -36,7 +36,7 @@ from netfleet.varying import Schedule
 Pairs = npt.NDArray[np.int64]
 GRAPHS: Registry[nx.Graph | Schedule] = Registry("graph")
 TRIES = 200  # drawings of a random graph before giving up on a connected one
-EXACT_DIAMETER = 10**7  # workers × links up to which the diameter takes about a second
+EXACT_DIAMETER = 10**7  # workers × links up to which the diameter takes less than a second
 
 
 @dataclass(frozen=True, eq=False)

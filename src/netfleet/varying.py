@@ -65,7 +65,7 @@ def rate(schedule: Schedule) -> float:
 
 def _joined(Ws: list[csr_array]) -> bool:
     """Whether the links of all these rounds together connect the workers; before that nothing contracts."""
-    return int(connected_components(sum(Ws[1:], Ws[0]), return_labels=False)) == 1
+    return bool(connected_components(sum(Ws[1:], Ws[0]))[0] == 1)
 
 
 def halves(partner: Indices) -> csr_array:

@@ -11,7 +11,9 @@ Each returns one int64 array of row numbers for every worker. Where the paper le
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -126,23 +128,27 @@ def label_counts(labels: Rows, parts: list[Rows], classes: int) -> Rows:
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])  # [m, classes]
 
 
-def check_parts(parts: list[Rows], rows: int, workers: int, where: str) -> None:
-    """Raise unless there is one non-empty array of valid row numbers for each worker."""
-    if len(parts) != workers:
-        raise DataError(f"{where}: made {len(parts)} parts for {workers} workers; make one part for each worker")
-    for worker, part in enumerate(parts):
-        if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer):
-            raise DataError(
-                f"{where}: worker {worker} has a {part.dtype} array of shape {part.shape}, expected one axis of "
-                f"row numbers; return an int64 array for each worker"
-            )
-        if len(part) == 0:
-            raise DataError(f"{where}: worker {worker} of {workers} has no rows; lower workers or use more data")
-        if part.min() < 0 or part.max() >= rows:
-            raise DataError(
-                f"{where}: worker {worker} has rows {part.min()} to {part.max()}, expected 0 to {rows - 1}; "
-                f"return numbers of training rows"
-            )
+def check_parts(parts: Sequence[npt.ArrayLike], rows: int, workers: int, where: str) -> list[Rows]:
+    """The parts as int64 arrays; raises unless each worker has one, not empty, of valid row numbers."""
+    if not isinstance(parts, list | tuple) or len(parts) != workers:
+        came = f"{len(parts)} parts" if isinstance(parts, list | tuple) else type(parts).__name__
+        raise DataError(f"{where}: made {came} for {workers} workers; return a list with one part for each worker")
+    return [_check_part(np.asarray(p), rows, f"{where}: worker {i} of {workers}") for i, p in enumerate(parts)]
+
+
+def _check_part(part: npt.NDArray[Any], rows: int, where: str) -> Rows:
+    if part.size == 0:
+        raise DataError(f"{where} has no rows; lower workers or use more data")
+    if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer):
+        raise DataError(
+            f"{where} has a {part.dtype} array of shape {part.shape}, expected one axis of row numbers; "
+            f"return an int64 array for each worker"
+        )
+    if part.min() < 0 or part.max() >= rows:
+        raise DataError(
+            f"{where} has rows {part.min()} to {part.max()}, expected 0 to {rows - 1}; return numbers of training rows"
+        )
+    return part.astype(np.int64, copy=False)
 
 
 def _positive(value: int, name: str) -> int:

@@ -161,7 +161,12 @@ def _scaled(
 def _writers(collection: Collection, path: str | None, labels: Bytes) -> torch.Tensor:
     """The writer of every training image; QMNIST's copy of the labels proves that the rows are the same."""
     (extended,) = _read_idx(collection, path)
-    same = extended[:, LABEL_COLUMN] == labels if len(extended) == len(labels) else np.zeros(1, bool)
+    if len(extended) != len(labels):
+        raise DataError(
+            f"{collection.name}: {len(extended)} rows for the {len(labels)} training images; expected one for "
+            f"each; use the original files of both"
+        )
+    same = extended[:, LABEL_COLUMN] == labels
     if not same.all():
         raise DataError(
             f"{collection.name}: {int((~same).sum())} of {len(labels)} labels differ from MNIST's, the first in "

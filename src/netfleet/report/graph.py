@@ -1,0 +1,176 @@
+"""Pictures of a topology: the graph with its links shaded by weight, and the spectrum of W.
+
+    draw_topology(make_topology("torus", workers=36), "torus.png", spectrum=True)
+
+Figures are made without pyplot, so that there is no global state and no display is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path as File
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from scipy.sparse import csr_array
+
+from netfleet.errors import ConfigError
+from netfleet.topology import Topology
+
+Points = npt.NDArray[np.float64]
+SHADES = LinearSegmentedColormap.from_list("links", ["#c9d6e3", "#5b84b1", "#12355b"])
+NODE, IDLE, ACCENT = "#e4572e", "#e3e6ea", "#12355b"
+LABELLED = 64  # workers up to which their numbers can be read
+SPECTRUM = 2000  # workers up to which all eigenvalues are computed
+
+
+def draw_topology(topology: Topology, where: str | File | Axes, *, spectrum: bool = False) -> None:
+    """Draw into a file, whose suffix says the format, or into axes; `spectrum` adds that of W beside it in a file.
+
+    Time-varying: all links that any round uses in grey, those of round 0 shaded.
+    """
+    if isinstance(where, Axes):
+        if spectrum:
+            raise ConfigError("one axes cannot hold the spectrum too; call draw_spectrum with axes of its own")
+        _draw_graph(topology, where)
+        return
+    figure = Figure(figsize=(11 if spectrum else 6, 6), layout="constrained")
+    axes = figure.subplots(1, 2 if spectrum else 1, squeeze=False, width_ratios=[6, 5] if spectrum else [1])[0]
+    _draw_graph(topology, axes[0])
+    if spectrum:
+        draw_spectrum(topology, axes[1])
+    figure.savefig(where, dpi=150)
+
+
+def draw_spectrum(topology: Topology, axes: Axes) -> None:
+    """The eigenvalues of W from the largest down, with ±λ; of a time-varying W the singular values of round 0."""
+    if topology.m > SPECTRUM:
+        raise ConfigError(f"the spectrum is drawn for up to {SPECTRUM} workers, got {topology.m}; leave it out")
+    W = topology.W().toarray()
+    values = np.linalg.svd(W, compute_uv=False) if topology.varying else np.linalg.eigvalsh(W)[::-1]
+    lam = topology.lam
+    for level in (lam, -lam) if values.min() < 0 else (lam,):
+        axes.axhline(level, color=NODE, linewidth=1, linestyle="--", zorder=1)
+    per_round = " per round" if topology.varying else ""
+    axes.annotate(
+        f"λ = {_digits(lam)}{per_round}",
+        (1, lam),
+        (-4, -4),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        color=NODE,
+    )
+    axes.plot(np.arange(1, topology.m + 1), values, "o", color=ACCENT, markersize=max(2.0, 6 - topology.m / 50))
+    axes.set_ylim(top=1.05)
+    axes.set_title("singular values of W(0)" if topology.varying else "eigenvalues of W")
+    axes.set_xlabel("k")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_graph(topology: Topology, axes: Axes) -> None:
+    places = layout(topology.graph)
+    ends = np.array(topology.graph.edges, dtype=int).reshape(-1, 2)
+    W = topology.W()
+    weights = np.maximum(_entries(W, ends), _entries(W, ends[:, ::-1]))
+    order = np.argsort(weights, kind="stable")  # heavy links on top
+    _draw_links(axes, _curves(topology.graph, places, ends[order]), weights[order])
+    _draw_workers(axes, places)
+    axes.set_title(
+        f"{topology.name}: m = {topology.m}, {len(ends)} edges\n"
+        f"λ = {_digits(topology.lam)}, spectral gap 1 − λ = {topology.gap:.3g}"
+    )
+    _frame(axes, places)
+
+
+def _entries(W: csr_array, ends: npt.NDArray[np.int64]) -> Points:
+    return np.asarray(W[ends[:, 0], ends[:, 1]], dtype=np.float64) if len(ends) else np.zeros(0)
+
+
+def _frame(axes: Axes, places: Points) -> None:
+    """A square around all workers, with room for arcs; even where they lie on one line or point."""
+    low, high = places.min(axis=0), places.max(axis=0)
+    half = max(0.6 * float((high - low).max()), 0.5)
+    (x, y) = (low + high) / 2
+    axes.set(xlim=(x - half, x + half), ylim=(y - half, y + half), aspect="equal")
+    axes.axis("off")
+
+
+def _draw_links(axes: Axes, curves: list[Points], weights: Points) -> None:
+    if not len(weights):
+        return
+    width = min(2.0, max(0.25, 10 / math.sqrt(len(weights))))
+    alpha = min(1.0, max(0.05, 40 / math.sqrt(len(weights)) / 2))
+    used = weights > 0
+    idle = LineCollection([c for c, on in zip(curves, used, strict=True) if not on], colors=IDLE, linewidths=width)
+    axes.add_collection(idle)
+    low, high = float(weights[used].min()), float(weights[used].max())
+    alike = high - low <= 1e-9 * high
+    scale = Normalize(low - 1 if alike else low, high)
+    links = LineCollection([c for c, on in zip(curves, used, strict=True) if on], linewidths=width, alpha=alpha)
+    links.set_color(SHADES(scale(weights[used])) if not alike else [SHADES(0.5)])
+    axes.add_collection(links)
+    if not alike and isinstance(axes.figure, Figure):
+        bar = axes.figure.colorbar(ScalarMappable(scale, SHADES), ax=axes, shrink=0.5, pad=0.01)
+        bar.set_label("weight of the link")
+
+
+def _draw_workers(axes: Axes, places: Points) -> None:
+    m = len(places)
+    size, rim = min(320.0, max(6.0, 6400 / m)), 0.8 if m <= LABELLED else 0.3
+    axes.scatter(places[:, 0], places[:, 1], s=size, color=NODE, edgecolors="white", linewidths=rim, zorder=3)
+    if m <= LABELLED:
+        for i, (x, y) in enumerate(places):
+            axes.text(x, y, str(i), ha="center", va="center", color="white", fontsize=min(9, 18 / math.sqrt(m) + 3))
+
+
+def layout(graph: nx.Graph) -> Points:
+    """Where the workers go, [m, 2]: their own `pos`, a circle if ring-like or small and dense, else by springs.
+
+    A hub to which everyone is linked and nothing else goes to the middle.
+    """
+    m = len(graph)
+    if all("pos" in graph.nodes[i] for i in graph):
+        return np.array([graph.nodes[i]["pos"] for i in range(m)], dtype=np.float64)
+    along = sum(graph.has_edge(i, (i + 1) % m) for i in range(m))
+    hubs = [i for i, degree in graph.degree if degree == m - 1 == graph.number_of_edges()]
+    if m > 3 and hubs:
+        return np.insert(_clock(m - 1), hubs[0], 0.0, axis=0)
+    if m <= 3 or along >= m / 2 or (m <= LABELLED and nx.density(graph) > 1 / 3):
+        return _clock(m) if m > 1 else np.zeros((1, 2))
+    if m <= LABELLED:
+        places = nx.kamada_kawai_layout(graph)
+    else:
+        places = nx.spring_layout(graph, seed=0, iterations=100 if m <= 500 else 30)
+    return np.array([places[i] for i in range(m)], dtype=np.float64)
+
+
+def _clock(count: int) -> Points:
+    """Points on the unit circle, from the top and to the right."""
+    angle = 2 * np.pi * np.arange(count) / count
+    return np.stack([np.sin(angle), np.cos(angle)], axis=1)
+
+
+def _curves(graph: nx.Graph, places: Points, ends: npt.NDArray[np.int64]) -> list[Points]:
+    """The links as lines [n, 2]; on a lattice those that run past other workers, as around a torus, as arcs."""
+    a, b = places[ends[:, 0]], places[ends[:, 1]]
+    length = np.linalg.norm(b - a, axis=1)
+    lattice = "pos" in graph.nodes[0] and bool((places == np.round(places)).all())
+    bulge = np.where(length > 1.5, 0.6, 0.0) if lattice else np.zeros(len(ends))
+    along = (b - a) / np.maximum(length, 1e-12)[:, None]
+    across = np.c_[-along[:, 1], along[:, 0]] * bulge[:, None]
+    steps = np.linspace(0, 1, 25)[:, None] if lattice else np.array([[0.0], [1.0]])
+    return [p + steps * (q - p) + 4 * steps * (1 - steps) * r for p, q, r in zip(a, b, across, strict=True)]
+
+
+def _digits(lam: float) -> str:
+    """λ with as many digits as tell it from one."""
+    gap = 1 - lam
+    return f"{lam:.{max(3, 1 - math.floor(math.log10(gap)))}f}" if 0 < gap < 1 else f"{lam:g}"

@@ -1,0 +1,339 @@
+"""Figures of a comparison: curves over rounds, bytes and samples, the workers' spread, labels across workers.
+
+A line is the mean over an algorithm's seeds and its band goes from the lowest to the highest seed. Every figure is a
+`matplotlib.figure.Figure` of its own: no pyplot, no global state. An algorithm keeps its look in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+if TYPE_CHECKING:
+    from netfleet.history import History
+
+Floats = npt.NDArray[np.float64]
+XName = Literal["round", "bytes", "samples"]
+Groups = Mapping[str, "Sequence[History]"]
+
+# Colours that stay apart for colour-blind readers (Okabe and Ito, Tol); the strongest is NET-FLEET's.
+OURS, OTHERS = "#D55E00", ("#0072B2", "#009E73", "#AA4499", "#333333", "#56B4E9", "#E69F00")
+DASHES: tuple[tuple[float, ...], ...] = ((5, 1.6), (1.2, 1.2), (6, 1.6, 1.2, 1.6), (2.6, 1.2), (8, 1.4, 2.4, 1.4))
+MARKERS = ("s", "^", "D", "v", "P", "<", "h")
+INK, MUTED, FAINT = "#222222", "#666666", "#999999"
+STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+}
+TICKS: dict[str, Any] = {"labelsize": 8.5, "color": FAINT}  # ticks are made late, outside the style's context
+DPI = 150
+OFF_SCALE = 30.0  # how far above the other algorithms a diverged one may stretch an axis
+
+
+class Metric(NamedTuple):
+    """A column of a History as a reader sees it; "auto" is logarithmic where the values span two decades."""
+
+    column: str
+    title: str
+    label: str
+    scale: Literal["percent", "auto", "log"]
+
+
+class Quantity(NamedTuple):
+    """What a horizontal axis counts, and its units from small to large."""
+
+    words: str  # with a place for the unit
+    per: str
+    units: tuple[tuple[float, str], ...]
+
+
+ACCURACY = Metric("accuracy", "Accuracy", "accuracy of the average model x̄", "percent")
+DISTANCE = Metric("distance2", "Distance to the optimum", "‖x̄ − x*‖²", "log")
+LOSS = Metric("loss", "Loss", "loss of the average model x̄", "auto")
+CONSENSUS = Metric("consensus_error", "Consensus error", "mean of ‖xᵢ − x̄‖² over workers", "log")
+GRADIENT = Metric("grad_norm2", "Gradient", "‖∇f(x̄)‖²", "log")
+TRACKING = Metric("tracking_error", "Tracking error", "‖Σᵢ (yᵢ − gᵢ)‖", "log")
+_BYTES = ((1, "bytes"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
+_COUNTS = ((1, ""), (1e3, " (thousands)"), (1e6, " (millions)"), (1e9, " (billions)"))
+QUANTITIES: dict[XName, Quantity] = {
+    "round": Quantity("communication rounds{}", "per round", ((1, ""),)),
+    "bytes": Quantity("{} sent by all workers", "per byte sent", _BYTES),
+    "samples": Quantity("training samples used by all workers{}", "per training sample", _COUNTS),
+}
+
+
+class Look(NamedTuple):
+    """How an algorithm is drawn, everywhere."""
+
+    color: str
+    dashes: tuple[float, ...]
+    marker: str
+    width: float
+    zorder: float
+
+    def line(self) -> dict[str, Any]:
+        """As arguments of a matplotlib line."""
+        style = (0, self.dashes) if self.dashes else "-"
+        return {"color": self.color, "linestyle": style, "linewidth": self.width, "zorder": self.zorder}
+
+
+class Band(NamedTuple):
+    """Mean, lowest and highest over seeds at each place of the horizontal axis."""
+
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def group(histories: Iterable[History]) -> dict[str, list[History]]:
+    """The histories of each label, labels in order of appearance."""
+    groups: dict[str, list[History]] = {}
+    for history in histories:
+        groups.setdefault(history.label, []).append(history)
+    return groups
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """One colour, line style and marker per label; the first NET-FLEET is the most prominent."""
+    labels = list(dict.fromkeys(labels))
+    ours = next((label for label in labels if "netfleet" in re.sub("[^a-z]", "", label.lower())), None)
+    others = [label for label in labels if label != ours]
+    result = {
+        label: Look(OTHERS[i % len(OTHERS)], DASHES[i % len(DASHES)], MARKERS[i % len(MARKERS)], 1.6, 3 - i / 1000)
+        for i, label in enumerate(others)
+    }
+    return result if ours is None else result | {ours: Look(OURS, (), "o", 2.5, 4)}
+
+
+def band(histories: Iterable[History], column: str, x: str = "round") -> Band:
+    """Mean and range of a column over seeds, which meet by round; a round counts the seeds that reached it."""
+    points: dict[int, list[tuple[float, float]]] = {}
+    for history in histories:
+        for record in history:
+            place, value = record.get(x), record.get(column)
+            if place is not None and value is not None and math.isfinite(value):
+                points.setdefault(record["round"], []).append((place, value))
+    rows = [np.array(points[t], dtype=np.float64).T for t in sorted(points)]
+    statistics = [(places.mean(), values.mean(), values.min(), values.max()) for places, values in rows]
+    return Band(*np.array(statistics, dtype=np.float64).reshape(-1, 4).T)
+
+
+def has(histories: Iterable[History], column: str) -> bool:
+    """Whether any run measured it."""
+    return any(record.get(column) is not None for history in histories for record in history)
+
+
+def draw_curves(histories: Sequence[History], x: XName = "round") -> Figure:
+    """Accuracy (or distance to the optimum), loss, consensus error and ‖∇f(x̄)‖² over rounds, bytes or samples."""
+    metrics = _metrics(histories)
+    panels = [(metric, x, metric.title) for metric in metrics]
+    return _figure(histories, [panels[i : i + 2] for i in range(0, len(panels), 2)], (10.4, 3.1))
+
+
+def draw_overview(histories: Sequence[History]) -> Figure:
+    """The first metric over rounds, bytes and samples; below it the others over rounds."""
+    first, *others = _metrics(histories) or [LOSS]
+    prices = [(first, x, f"{first.title} {quantity.per}") for x, quantity in QUANTITIES.items() if has(histories, x)]
+    rest: list[tuple[Metric, XName, str]] = [(metric, "round", metric.title) for metric in others]
+    return _figure(histories, [row for row in (prices, rest) if row], (12.6, 3.2))
+
+
+def draw_tracking(histories: Sequence[History]) -> Figure | None:
+    """‖Σᵢ (yᵢ − gᵢ)‖ of the methods that keep it at 0 up to rounding; None where there is no such method."""
+    tracking = [history for history in histories if has([history], TRACKING.column)]
+    styles = looks(history.label for history in histories)
+    return _figure(tracking, [[(TRACKING, "round", "")]], (10.4, 2.6), styles) if tracking else None
+
+
+def draw_spread(histories: Sequence[History]) -> Figure | None:
+    """Range over workers and seeds of the workers' own models, a panel per algorithm; None if it was not measured."""
+    metric = next((m for m in (ACCURACY, LOSS) if has(histories, f"worker_{m.column}_mean")), None)
+    if metric is None:
+        return None
+    groups, styles = group(histories), looks(history.label for history in histories)
+    columns = min(4, len(groups))
+    rows = math.ceil(len(groups) / columns)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((10.4, 2.4 * rows + 0.5), dpi=DPI, layout="constrained")
+        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+        for axes, (label, runs) in zip(panels, groups.items(), strict=False):
+            _draw_workers(axes, runs, metric, styles[label])
+            _say(axes.set_title("x"), label)
+        _scale(panels[0], metric, [band(runs, f"worker_{metric.column}_mean") for runs in groups.values()])
+        for axes in panels[len(groups) :]:
+            axes.set_axis_off()
+        figure.supxlabel(QUANTITIES["round"].words.format(""), fontsize=9)
+        figure.supylabel(f"{metric.column} of the workers' models", fontsize=9)
+    return figure
+
+
+def draw_labels(counts: npt.ArrayLike) -> Figure:
+    """Which worker has how many samples of which label, `[m, classes]`, as a heat map under each worker's total."""
+    table = np.asarray(counts)
+    (workers, classes), totals, held = table.shape, table.sum(axis=1), (table > 0).sum(axis=1)
+    height = min(max(0.2 * classes, 0.8), 4.5)
+    blues = LinearSegmentedColormap.from_list("samples", ["#FFFFFF", "#9CC7E8", "#0072B2", "#08306B"])
+    with matplotlib.rc_context(STYLE | {"axes.grid": False}):
+        figure = Figure((10.4, height + 1.9), dpi=DPI, layout="constrained")
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[0.8, height])
+        top.set_title(f"Each worker holds {_range(held)} of the {classes} labels, {_range(totals)} samples")
+        top.stairs(totals, np.arange(workers + 1) - 0.5, fill=True, color="#8A8A8A")
+        top.set(ylabel="samples", ylim=(0, max(totals.max(), 1) * 1.05))
+        image = bottom.imshow(table.T, cmap=blues, vmin=0, vmax=max(table.max(), 1), aspect="auto")
+        bottom.set(xlabel="worker", ylabel="label")
+        figure.colorbar(image, ax=[top, bottom], label="samples of a label", pad=0.01, aspect=30)
+        for axes in (top, bottom):
+            axes.tick_params(**TICKS)
+        for axis, size in ((bottom.xaxis, workers), (bottom.yaxis, classes)):
+            axis.set_major_locator(MaxNLocator(20 if size > 20 else size, integer=True, min_n_ticks=1))
+        if workers <= 120 and classes <= 30:  # white lines between the cells
+            bottom.vlines(np.arange(workers - 1) + 0.5, -0.5, classes - 0.5, color="white", linewidth=0.8)
+            bottom.hlines(np.arange(classes - 1) + 0.5, -0.5, workers - 0.5, color="white", linewidth=0.8)
+    return figure
+
+
+def _range(values: npt.NDArray[Any]) -> str:
+    low, high = int(values.min()), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _metrics(histories: Sequence[History]) -> list[Metric]:
+    quality = next((metric for metric in (ACCURACY, DISTANCE) if has(histories, metric.column)), LOSS)
+    return [m for m in dict.fromkeys((quality, LOSS, CONSENSUS, GRADIENT)) if has(histories, m.column)]
+
+
+def _figure(
+    histories: Sequence[History],
+    rows: Sequence[Sequence[tuple[Metric, XName, str]]],
+    size: tuple[float, float],
+    styles: Mapping[str, Look] | None = None,
+) -> Figure:
+    """A panel for each (metric, x, title), and one legend above them all; the size is that of a row."""
+    groups = group(histories)
+    styles = styles or looks(groups)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((size[0], size[1] * max(len(rows), 1) + 0.5), dpi=DPI, layout="constrained")
+        grid = figure.add_gridspec(max(len(rows), 1), max(map(len, rows), default=1))
+        for i, row in enumerate(rows):
+            for j, (metric, x, title) in enumerate(row):
+                axes = figure.add_subplot(grid[i, j])
+                axes.set_title(title)
+                _draw(axes, groups, styles, metric, x)
+        if rows:
+            _legend(figure, groups, styles)
+        else:
+            figure.text(0.5, 0.5, "nothing was measured", ha="center", va="center", color=MUTED)
+    return figure
+
+
+def _draw(axes: Axes, groups: Groups, styles: Mapping[str, Look], metric: Metric, x: XName) -> None:
+    bands = {label: band(runs, metric.column, x) for label, runs in groups.items()}
+    unit, name = _unit(x, [b.x for b in bands.values()])
+    logarithmic = _scale(axes, metric, bands.values())
+    for i, (label, (places, mean, low, high)) in enumerate(bands.items()):
+        look, seen = styles[label], mean > 0 if logarithmic else np.isfinite(mean)
+        step = max(1, int(seen.sum()) // 8)
+        every = (i * step // len(bands), step)  # staggered, so that markers do not hide each other
+        marker: Any = {"marker": look.marker, "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.6}
+        axes.plot(places[seen] / unit, mean[seen], **look.line(), **marker, markevery=every)
+        floor = np.where(low > 0, low, mean) if logarithmic else low
+        axes.fill_between(places[seen] / unit, floor[seen], high[seen], color=look.color, alpha=0.18, linewidth=0)
+    absent = [label for label, b in bands.items() if logarithmic and len(b.mean) and not (b.mean > 0).any()]
+    if absent:
+        note = axes.text(0.02, 0.03, "x", transform=axes.transAxes, fontsize=8, color=MUTED)
+        _say(note, "exactly 0: " + ", ".join(absent))
+    _mark_diverged(axes, groups, styles, metric, x, unit)
+    axes.set(xlabel=name, ylabel=metric.label)
+    axes.tick_params(**TICKS)
+
+
+def _draw_workers(axes: Axes, runs: Sequence[History], metric: Metric, look: Look) -> None:
+    column = f"worker_{metric.column}"
+    low, mean, high = (band(runs, f"{column}_{part}") for part in ("min", "mean", "max"))
+    axes.fill_between(low.x, low.low, high.high, color=look.color, alpha=0.22, linewidth=0, label="all workers")
+    axes.plot(mean.x, mean.mean, color=look.color, linewidth=1.8, label="mean of the workers")
+    average = band(runs, metric.column)
+    axes.plot(average.x, average.mean, color=INK, linewidth=1, linestyle=(0, (3, 1.5)), label="average model x̄")
+    axes.tick_params(**TICKS)
+
+
+def _scale(axes: Axes, metric: Metric, bands: Iterable[Band]) -> bool:
+    """Set up the vertical axis; whether it is logarithmic, so that what is not above 0 cannot be drawn."""
+    values = np.concatenate([np.empty(0), *(b.mean for b in bands)])
+    positive = bool((values > 0).any())
+    wide = positive and bool((values > 0).all()) and values.max() > 100 * values.min()
+    logarithmic = bool((metric.scale == "log" and positive) or (metric.scale == "auto" and wide))
+    if logarithmic:
+        axes.set_yscale("log")
+    if metric.scale == "percent":
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    return logarithmic
+
+
+def _unit(x: XName, places: Iterable[Floats]) -> tuple[float, str]:
+    """The largest unit that leaves numbers above 1, and the axis label in words."""
+    largest = max((float(p.max()) for p in places if len(p)), default=1.0)
+    units = QUANTITIES[x].units
+    unit, name = next((u for u in reversed(units) if u[0] <= largest), units[0])
+    return unit, QUANTITIES[x].words.format(name)
+
+
+def _mark_diverged(
+    axes: Axes, groups: Groups, styles: Mapping[str, Look], metric: Metric, x: XName, unit: float
+) -> None:
+    """A cross at each diverged run's last value, and an axis on which the other algorithms can still be read."""
+    diverged = [(label, band([h], metric.column, x)) for label, runs in groups.items() for h in runs if h.diverged]
+    sound = [band(runs, metric.column).high for runs in groups.values() if not any(h.diverged for h in runs)]
+    top = axes.get_ylim()[1]
+    if diverged and metric.scale != "percent" and any(map(len, sound)):
+        top = min(top, OFF_SCALE * max(high.max() for high in sound if len(high)))
+        axes.set_ylim(top=top)
+    for label, (places, mean, _, _) in diverged:
+        spot = (places[-1:] / unit, np.minimum(mean[-1:], top))
+        axes.plot(*spot, marker="X", markersize=9, color=styles[label].color, clip_on=False, zorder=5)
+
+
+def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look]) -> None:
+    words, handles = list(groups), [Line2D([], [], **styles[g].line(), marker=styles[g].marker) for g in groups]
+    if any(history.diverged for runs in groups.values() for history in runs):
+        words.append("a run diverged")
+        handles.append(Line2D([], [], color=MUTED, linestyle="", marker="X", markersize=9))
+    fitting = max(1, int(figure.get_figwidth() * 12 / (max(map(len, words)) + 9)))
+    columns = math.ceil(len(words) / math.ceil(len(words) / fitting))
+    shape: dict[str, Any] = {"ncols": columns, "frameon": False, "handlelength": 3.6, "fontsize": 9.5}
+    legend = figure.legend(handles, ["x"] * len(words), loc="outside upper left", **shape)
+    for text, word in zip(legend.get_texts(), words, strict=True):
+        _say(text, word)
+    seeds = max(map(len, groups.values()))
+    if seeds > 1:
+        note = f"line: mean over {seeds} seeds; band: lowest to highest seed"
+        figure.supxlabel(note, x=0.995, ha="right", fontsize=8, color=MUTED)
+
+
+def _say(text: Text, words: str) -> None:
+    """Show the user's words as they are: no formulas between dollars, no name hidden by an underscore."""
+    text.set_parse_math(False)
+    text.set_text(words)
