@@ -100,7 +100,9 @@ class Experiment:
     def _labels(self) -> list[str]:
         from netfleet.algorithms import ALGORITHMS
 
-        labels: list[str] = [a.get("label") or getattr(ALGORITHMS[a["kind"]], "title", a["kind"]) for a in self.algorithms]
+        labels: list[str] = [
+            a.get("label") or getattr(ALGORITHMS[a["kind"]], "title", a["kind"]) for a in self.algorithms
+        ]
         for label in labels:
             if labels.count(label) > 1:
                 raise ConfigError(
@@ -197,7 +199,12 @@ def _resolve_problem(table: Table) -> Table:
     from netfleet.models import MODELS
     from netfleet.problem import PROBLEMS
 
-    nested: dict[str, Registry[Any]] = {"data": SOURCES, "partition": PARTITIONS, "model": MODELS, "loss": module_problem.LOSSES}
+    nested: dict[str, Registry[Any]] = {
+        "data": SOURCES,
+        "partition": PARTITIONS,
+        "model": MODELS,
+        "loss": module_problem.LOSSES,
+    }
     resolved = PROBLEMS.resolve(table, dict.fromkeys(GIVEN))
     for key, registry in nested.items():
         if key in resolved:
@@ -238,6 +245,14 @@ def _parse(text: str, where: str) -> Table:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
+
+
+def parse_overrides(overrides: Sequence[str]) -> Table:
+    """`key=value` texts as a table, values as TOML would read them."""
+    table: Table = {}
+    for override in overrides:
+        _apply(table, override)
+    return table
 
 
 def _apply(table: Table, override: str) -> None:

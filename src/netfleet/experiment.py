@@ -178,6 +178,27 @@ def _open(run: RunConfig, folder: Path | None, resume: bool) -> tuple[History, S
     return history, start
 
 
+def write_report_files(experiment: Experiment, histories: list[History], out: Path) -> list[Path]:
+    """Write `curves.png` and `report.html` for the histories, and return their paths."""
+    from netfleet.report import draw_overview, write_report
+
+    setting = build_setting(experiment, experiment.seeds[0])
+    curves, page = out / "curves.png", out / "report.html"
+    picture = draw_overview(histories)
+    write_atomically(curves, lambda file: picture.savefig(file, format="png"))
+    table = without_none(experiment.to_table())
+    write_report(
+        page,
+        histories=histories,
+        topology=setting.topology,
+        label_counts=setting.problem.label_counts(),
+        config=table,
+        config_text=tomli_w.dumps(table),
+        title=experiment.name,
+    )
+    return [curves, page]
+
+
 def folder_name(run: RunConfig) -> str:
     """A run's folder: its label in characters that every file system takes, and its seed."""
     slug = re.sub(r"[^a-z0-9.=]+", "-", run.label.lower()).strip("-.") or "run"

@@ -137,7 +137,8 @@ def fits(value: Any, hint: Any) -> bool:
     if origin in (list, tuple) or (inspect.isclass(origin) and issubclass(origin, typing.Sequence)):
         inner = args[0] if args else Any
         return isinstance(value, list | tuple) and all(fits(v, inner) for v in value)
-    return True
+    kind = origin or hint
+    return isinstance(value, kind) if inspect.isclass(kind) and kind is not Any else True
 
 
 def describe(hint: Any) -> str:

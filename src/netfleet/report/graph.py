@@ -27,7 +27,7 @@ Points = npt.NDArray[np.float64]
 SHADES = LinearSegmentedColormap.from_list("links", ["#c9d6e3", "#5b84b1", "#12355b"])
 NODE, IDLE, ACCENT = "#e4572e", "#e3e6ea", "#12355b"
 LABELLED = 64  # workers up to which their numbers can be read
-SPECTRUM = 2000  # workers up to which all eigenvalues are computed
+LARGE = 2000  # workers beyond which springs and spectra take minutes
 
 
 def draw_topology(topology: Topology, where: str | File | Axes, *, spectrum: bool = False) -> None:
@@ -50,8 +50,8 @@ def draw_topology(topology: Topology, where: str | File | Axes, *, spectrum: boo
 
 def draw_spectrum(topology: Topology, axes: Axes) -> None:
     """The eigenvalues of W from the largest down, with ±λ; of a time-varying W the singular values of round 0."""
-    if topology.m > SPECTRUM:
-        raise ConfigError(f"the spectrum is drawn for up to {SPECTRUM} workers, got {topology.m}; leave it out")
+    if topology.m > LARGE:
+        raise ConfigError(f"the spectrum is drawn for up to {LARGE} workers, got {topology.m}; leave it out")
     W = topology.W().toarray()
     values = np.linalg.svd(W, compute_uv=False) if topology.varying else np.linalg.eigvalsh(W)[::-1]
     lam = topology.lam
@@ -81,22 +81,23 @@ def _draw_graph(topology: Topology, axes: Axes) -> None:
     W = topology.W()
     weights = np.maximum(_entries(W, ends), _entries(W, ends[:, ::-1]))
     order = np.argsort(weights, kind="stable")  # heavy links on top
-    _draw_links(axes, _curves(topology.graph, places, ends[order]), weights[order])
+    curves = _curves(topology.graph, places, ends[order])
+    _draw_links(axes, curves, weights[order])
     _draw_workers(axes, places)
     axes.set_title(
         f"{topology.name}: m = {topology.m}, {len(ends)} edges\n"
         f"λ = {_digits(topology.lam)}, spectral gap 1 − λ = {topology.gap:.3g}"
     )
-    _frame(axes, places)
+    _frame(axes, np.concatenate([places, *curves]))
 
 
 def _entries(W: csr_array, ends: npt.NDArray[np.int64]) -> Points:
     return np.asarray(W[ends[:, 0], ends[:, 1]], dtype=np.float64) if len(ends) else np.zeros(0)
 
 
-def _frame(axes: Axes, places: Points) -> None:
-    """A square around all workers, with room for arcs; even where they lie on one line or point."""
-    low, high = places.min(axis=0), places.max(axis=0)
+def _frame(axes: Axes, points: Points) -> None:
+    """A square around everything drawn, even where that is a line or a point."""
+    low, high = points.min(axis=0), points.max(axis=0)
     half = max(0.6 * float((high - low).max()), 0.5)
     (x, y) = (low + high) / 2
     axes.set(xlim=(x - half, x + half), ylim=(y - half, y + half), aspect="equal")
@@ -132,7 +133,7 @@ def _draw_workers(axes: Axes, places: Points) -> None:
 
 
 def layout(graph: nx.Graph) -> Points:
-    """Where the workers go, [m, 2]: their own `pos`, a circle if ring-like or small and dense, else by springs.
+    """Where the workers go, [m, 2]: their own `pos`, a circle if ring-like, dense or large, else by springs.
 
     A hub to which everyone is linked and nothing else goes to the middle.
     """
@@ -143,12 +144,9 @@ def layout(graph: nx.Graph) -> Points:
     hubs = [i for i, degree in graph.degree if degree == m - 1 == graph.number_of_edges()]
     if m > 3 and hubs:
         return np.insert(_clock(m - 1), hubs[0], 0.0, axis=0)
-    if m <= 3 or along >= m / 2 or (m <= LABELLED and nx.density(graph) > 1 / 3):
+    if m <= 3 or m > LARGE or along > 2 / 3 * m or nx.density(graph) > 1 / 3:
         return _clock(m) if m > 1 else np.zeros((1, 2))
-    if m <= LABELLED:
-        places = nx.kamada_kawai_layout(graph)
-    else:
-        places = nx.spring_layout(graph, seed=0, iterations=100 if m <= 500 else 30)
+    places = nx.kamada_kawai_layout(graph) if m <= LABELLED else nx.spring_layout(graph, seed=0)
     return np.array([places[i] for i in range(m)], dtype=np.float64)
 
 

@@ -15,9 +15,10 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -48,8 +49,8 @@ STYLE: Any = {
     "text.color": INK,
 }
 TICKS: dict[str, Any] = {"labelsize": 8.5, "color": FAINT}  # ticks are made late, outside the style's context
+AVERAGE: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (3, 1.5))}
 DPI = 150
-OFF_SCALE = 30.0  # how far above the other algorithms a diverged one may stretch an axis
 
 
 class Metric(NamedTuple):
@@ -65,7 +66,7 @@ class Quantity(NamedTuple):
     """What a horizontal axis counts, and its units from small to large."""
 
     words: str  # with a place for the unit
-    per: str
+    over: str
     units: tuple[tuple[float, str], ...]
 
 
@@ -73,14 +74,14 @@ ACCURACY = Metric("accuracy", "Accuracy", "accuracy of the average model x̄", "
 DISTANCE = Metric("distance2", "Distance to the optimum", "‖x̄ − x*‖²", "log")
 LOSS = Metric("loss", "Loss", "loss of the average model x̄", "auto")
 CONSENSUS = Metric("consensus_error", "Consensus error", "mean of ‖xᵢ − x̄‖² over workers", "log")
-GRADIENT = Metric("grad_norm2", "Gradient", "‖∇f(x̄)‖²", "log")
+GRADIENT = Metric("grad_norm2", "Squared gradient norm", "‖∇f(x̄)‖²", "log")
 TRACKING = Metric("tracking_error", "Tracking error", "‖Σᵢ (yᵢ − gᵢ)‖", "log")
 _BYTES = ((1, "bytes"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 _COUNTS = ((1, ""), (1e3, " (thousands)"), (1e6, " (millions)"), (1e9, " (billions)"))
 QUANTITIES: dict[XName, Quantity] = {
-    "round": Quantity("communication rounds{}", "per round", ((1, ""),)),
-    "bytes": Quantity("{} sent by all workers", "per byte sent", _BYTES),
-    "samples": Quantity("training samples used by all workers{}", "per training sample", _COUNTS),
+    "round": Quantity("communication rounds{}", "over rounds", ((1, ""),)),
+    "bytes": Quantity("{} sent by all workers", "over bytes sent", _BYTES),
+    "samples": Quantity("training samples used by all workers{}", "over training samples", _COUNTS),
 }
 
 
@@ -156,7 +157,7 @@ def draw_curves(histories: Sequence[History], x: XName = "round") -> Figure:
 def draw_overview(histories: Sequence[History]) -> Figure:
     """The first metric over rounds, bytes and samples; below it the others over rounds."""
     first, *others = _metrics(histories) or [LOSS]
-    prices = [(first, x, f"{first.title} {quantity.per}") for x, quantity in QUANTITIES.items() if has(histories, x)]
+    prices = [(first, x, f"{first.title} {quantity.over}") for x, quantity in QUANTITIES.items() if has(histories, x)]
     rest: list[tuple[Metric, XName, str]] = [(metric, "round", metric.title) for metric in others]
     return _figure(histories, [row for row in (prices, rest) if row], (12.6, 3.2))
 
@@ -185,33 +186,39 @@ def draw_spread(histories: Sequence[History]) -> Figure | None:
         _scale(panels[0], metric, [band(runs, f"worker_{metric.column}_mean") for runs in groups.values()])
         for axes in panels[len(groups) :]:
             axes.set_axis_off()
+        key = [Patch(color=MUTED, alpha=0.3, linewidth=0), Line2D([], [], color=MUTED), Line2D([], [], **AVERAGE)]
+        words = ["all workers, lowest to highest", "mean of the workers", "average model x̄"]
+        figure.legend(key, words, loc="outside upper left", ncols=3, frameon=False)
         figure.supxlabel(QUANTITIES["round"].words.format(""), fontsize=9)
         figure.supylabel(f"{metric.column} of the workers' models", fontsize=9)
     return figure
 
 
 def draw_labels(counts: npt.ArrayLike) -> Figure:
-    """Which worker has how many samples of which label, `[m, classes]`, as a heat map under each worker's total."""
+    """Which worker has how many samples of which label, `[m, classes]`, as a heat map; totals above if they differ."""
     table = np.asarray(counts)
     (workers, classes), totals, held = table.shape, table.sum(axis=1), (table > 0).sum(axis=1)
     height = min(max(0.2 * classes, 0.8), 4.5)
-    blues = LinearSegmentedColormap.from_list("samples", ["#FFFFFF", "#9CC7E8", "#0072B2", "#08306B"])
+    blues = LinearSegmentedColormap.from_list("samples", ["#F1F3F6", "#9CC7E8", "#0072B2", "#08306B"])
+    ratios = [height, 0.7] if totals.min() < totals.max() else [height]
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
-        figure = Figure((10.4, height + 1.9), dpi=DPI, layout="constrained")
-        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[0.8, height])
-        top.set_title(f"Each worker holds {_range(held)} of the {classes} labels, {_range(totals)} samples")
-        top.stairs(totals, np.arange(workers + 1) - 0.5, fill=True, color="#8A8A8A")
-        top.set(ylabel="samples", ylim=(0, max(totals.max(), 1) * 1.05))
-        image = bottom.imshow(table.T, cmap=blues, vmin=0, vmax=max(table.max(), 1), aspect="auto")
-        bottom.set(xlabel="worker", ylabel="label")
-        figure.colorbar(image, ax=[top, bottom], label="samples of a label", pad=0.01, aspect=30)
-        for axes in (top, bottom):
-            axes.tick_params(**TICKS)
-        for axis, size in ((bottom.xaxis, workers), (bottom.yaxis, classes)):
-            axis.set_major_locator(MaxNLocator(20 if size > 20 else size, integer=True, min_n_ticks=1))
+        figure = Figure((10.4, sum(ratios) + 0.9), dpi=DPI, layout="constrained")
+        axes, *below = figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios, squeeze=False).ravel()
+        axes.set_title(f"Each worker holds {_range(held)} of the {classes} labels, {_range(totals)} samples")
+        image = axes.imshow(table.T, cmap=blues, norm=PowerNorm(0.5, 0, max(table.max(), 1)), aspect="auto")
+        figure.colorbar(image, ax=axes, label="samples", pad=0.01, aspect=10 * height)
         if workers <= 120 and classes <= 30:  # white lines between the cells
-            bottom.vlines(np.arange(workers - 1) + 0.5, -0.5, classes - 0.5, color="white", linewidth=0.8)
-            bottom.hlines(np.arange(classes - 1) + 0.5, -0.5, workers - 0.5, color="white", linewidth=0.8)
+            axes.vlines(np.arange(workers - 1) + 0.5, -0.5, classes - 0.5, color="white", linewidth=0.8)
+            axes.hlines(np.arange(classes - 1) + 0.5, -0.5, workers - 0.5, color="white", linewidth=0.8)
+        axes.set_ylabel("label")
+        for bars in below:
+            bars.stairs(totals, np.arange(workers + 1) - 0.5, fill=True, color="#8A8A8A")
+            bars.set(ylabel="all labels", ylim=(0, totals.max() * 1.05))
+        for axis, size in ((axes.xaxis, workers), (axes.yaxis, classes)):
+            axis.set_major_locator(MaxNLocator(min(size, 25), integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))
+        for panel in (axes, *below):
+            panel.tick_params(**TICKS)
+        (axes, *below)[-1].set_xlabel("worker")
     return figure
 
 
@@ -250,33 +257,57 @@ def _figure(
 
 
 def _draw(axes: Axes, groups: Groups, styles: Mapping[str, Look], metric: Metric, x: XName) -> None:
-    bands = {label: band(runs, metric.column, x) for label, runs in groups.items()}
-    unit, name = _unit(x, [b.x for b in bands.values()])
-    logarithmic = _scale(axes, metric, bands.values())
-    for i, (label, (places, mean, low, high)) in enumerate(bands.items()):
-        look, seen = styles[label], mean > 0 if logarithmic else np.isfinite(mean)
-        step = max(1, int(seen.sum()) // 8)
-        every = (i * step // len(bands), step)  # staggered, so that markers do not hide each other
-        marker: Any = {"marker": look.marker, "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.6}
-        axes.plot(places[seen] / unit, mean[seen], **look.line(), **marker, markevery=every)
-        floor = np.where(low > 0, low, mean) if logarithmic else low
-        axes.fill_between(places[seen] / unit, floor[seen], high[seen], color=look.color, alpha=0.18, linewidth=0)
+    """One panel: for each algorithm the band of its sound runs, then each diverged run up to a cross at its end."""
+    sound = {label: [h for h in runs if not h.diverged] for label, runs in groups.items()}
+    lost = [(label, band([h], metric.column, x)) for label, runs in groups.items() for h in runs if h.diverged]
+    bands = {label: band(runs, metric.column, x) for label, runs in sound.items()}
+    unit, name = _unit(x, [b.x for b in (*bands.values(), *(b for _, b in lost))])
+    kept = [b for b in bands.values() if len(b.x)]
+    logarithmic = _scale(axes, metric, kept or [b for _, b in lost])
+    for i, (label, curve) in enumerate(bands.items()):
+        _draw_band(axes, curve, styles[label], unit, i / len(bands))
+    frame = axes.get_ylim()
+    for label, curve in lost:
+        _draw_band(axes, curve, styles[label]._replace(width=1.0, marker=""), unit)
+    if kept and lost and metric.scale != "percent":
+        room = 5 * frame[1] if logarithmic else frame[1] + 0.3 * (frame[1] - frame[0])
+        axes.set_ylim(frame[0], min(axes.get_ylim()[1], room))
+    for label, curve in lost:
+        _draw_cross(axes, curve, styles[label], unit)
     absent = [label for label, b in bands.items() if logarithmic and len(b.mean) and not (b.mean > 0).any()]
     if absent:
         note = axes.text(0.02, 0.03, "x", transform=axes.transAxes, fontsize=8, color=MUTED)
         _say(note, "exactly 0: " + ", ".join(absent))
-    _mark_diverged(axes, groups, styles, metric, x, unit)
     axes.set(xlabel=name, ylabel=metric.label)
     axes.tick_params(**TICKS)
+
+
+def _draw_band(axes: Axes, curve: Band, look: Look, unit: float, shift: float = 0.0) -> None:
+    logarithmic = axes.get_yscale() == "log"
+    seen = curve.mean > 0 if logarithmic else np.isfinite(curve.mean)
+    places, mean, low, high = (values[seen] for values in curve)
+    step = max(1, len(places) // 8)
+    every = (int(shift * step), step)  # shifted, so that the markers of two curves do not hide each other
+    marker: Any = {"marker": look.marker, "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.6}
+    axes.plot(places / unit, mean, **look.line(), **marker, markevery=every)
+    if (high > low).any():
+        floor = np.where(low > 0, low, mean) if logarithmic else low
+        axes.fill_between(places / unit, floor, high, color=look.color, alpha=0.18, linewidth=0)
+
+
+def _draw_cross(axes: Axes, curve: Band, look: Look, unit: float) -> None:
+    top = axes.transData.inverted().transform(axes.transAxes.transform((0, 0.95)))[1]
+    spot = (curve.x[-1:] / unit, np.minimum(curve.mean[-1:], top))
+    axes.plot(*spot, marker="X", markersize=9, color=look.color, markeredgecolor="white", zorder=5)
 
 
 def _draw_workers(axes: Axes, runs: Sequence[History], metric: Metric, look: Look) -> None:
     column = f"worker_{metric.column}"
     low, mean, high = (band(runs, f"{column}_{part}") for part in ("min", "mean", "max"))
-    axes.fill_between(low.x, low.low, high.high, color=look.color, alpha=0.22, linewidth=0, label="all workers")
-    axes.plot(mean.x, mean.mean, color=look.color, linewidth=1.8, label="mean of the workers")
     average = band(runs, metric.column)
-    axes.plot(average.x, average.mean, color=INK, linewidth=1, linestyle=(0, (3, 1.5)), label="average model x̄")
+    axes.fill_between(low.x, low.low, high.high, color=look.color, alpha=0.22, linewidth=0)
+    axes.plot(mean.x, mean.mean, color=look.color, linewidth=1.8)
+    axes.plot(average.x, average.mean, **AVERAGE)
     axes.tick_params(**TICKS)
 
 
@@ -301,25 +332,10 @@ def _unit(x: XName, places: Iterable[Floats]) -> tuple[float, str]:
     return unit, QUANTITIES[x].words.format(name)
 
 
-def _mark_diverged(
-    axes: Axes, groups: Groups, styles: Mapping[str, Look], metric: Metric, x: XName, unit: float
-) -> None:
-    """A cross at each diverged run's last value, and an axis on which the other algorithms can still be read."""
-    diverged = [(label, band([h], metric.column, x)) for label, runs in groups.items() for h in runs if h.diverged]
-    sound = [band(runs, metric.column).high for runs in groups.values() if not any(h.diverged for h in runs)]
-    top = axes.get_ylim()[1]
-    if diverged and metric.scale != "percent" and any(map(len, sound)):
-        top = min(top, OFF_SCALE * max(high.max() for high in sound if len(high)))
-        axes.set_ylim(top=top)
-    for label, (places, mean, _, _) in diverged:
-        spot = (places[-1:] / unit, np.minimum(mean[-1:], top))
-        axes.plot(*spot, marker="X", markersize=9, color=styles[label].color, clip_on=False, zorder=5)
-
-
 def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look]) -> None:
     words, handles = list(groups), [Line2D([], [], **styles[g].line(), marker=styles[g].marker) for g in groups]
     if any(history.diverged for runs in groups.values() for history in runs):
-        words.append("a run diverged")
+        words.append("diverged run, drawn alone")
         handles.append(Line2D([], [], color=MUTED, linestyle="", marker="X", markersize=9))
     fitting = max(1, int(figure.get_figwidth() * 12 / (max(map(len, words)) + 9)))
     columns = math.ceil(len(words) / math.ceil(len(words) / fitting))
@@ -327,9 +343,9 @@ def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look]) -> None:
     legend = figure.legend(handles, ["x"] * len(words), loc="outside upper left", **shape)
     for text, word in zip(legend.get_texts(), words, strict=True):
         _say(text, word)
-    seeds = max(map(len, groups.values()))
-    if seeds > 1:
-        note = f"line: mean over {seeds} seeds; band: lowest to highest seed"
+    seeds = np.array([len(runs) for runs in groups.values()])
+    if seeds.max() > 1:
+        note = f"line: mean over {_range(seeds)} seeds; band: lowest to highest seed"
         figure.supxlabel(note, x=0.995, ha="right", fontsize=8, color=MUTED)
 
 

@@ -1,0 +1,226 @@
+"""The command line. Nothing heavy is imported before a command needs it, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from netfleet.errors import ConfigError, NetfleetError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from netfleet.config import Experiment
+    from netfleet.history import History
+    from netfleet.topology import Topology
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0 done, 1 a run diverged, 2 bad input, 130 interrupted."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.command(options))
+    except NetfleetError as error:
+        print(f"netfleet: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("netfleet: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="netfleet", description="Fully decentralized federated learning: no server, only neighbours."
+    )
+    parser.add_argument("--version", action="version", version=f"netfleet {version('netfleet')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    _add_topology(commands)
+    _add_algorithms(commands)
+    return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser("run", help="run an experiment file and write a report; without a file, the demo")
+    run.add_argument("file", nargs="?", metavar="FILE.toml", help="the experiment (default: the embedded demo)")
+    run.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a value of the file, "
+        "for example --set rounds=50 --set topology.workers=8 --set algorithms.eta=0.1 (all algorithms)",
+    )
+    run.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: runs/NAME-HASH)")
+    run.add_argument("--resume", action="store_true", help="go on with the unfinished runs in --out")
+    run.add_argument("--overwrite", action="store_true", help="delete the runs in --out and start again")
+    run.add_argument("--engine", help='"simulator" (all workers at once) or "peers" (one thread per worker)')
+    run.add_argument("--device", help='"cpu", "cuda", "cuda:1", …')
+    run.add_argument("--threads", metavar="N", help="cores to use (default: all; results do not depend on it)")
+    run.set_defaults(command=_run)
+
+
+def _add_topology(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    topology = commands.add_parser("topology", help="describe and draw a graph and its consensus matrix")
+    topology.add_argument(
+        "kind",
+        nargs="?",
+        default="erdos-renyi",
+        metavar="KIND|FILE.toml",
+        help='a graph ("ring", "torus", …; default: erdos-renyi) or an experiment file',
+    )
+    topology.add_argument("--workers", type=int, metavar="M", help="number of workers (default: 20)")
+    topology.add_argument("--weights", help="laplacian (default), metropolis, max-degree, uniform")
+    topology.add_argument("--seed", type=int, default=0, help="of a random graph (default: 0)")
+    topology.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a parameter of the graph, for example --set p=0.3",
+    )
+    topology.add_argument(
+        "--out",
+        type=Path,
+        default=Path("topology.png"),
+        metavar="FILE.png",
+        help="where the drawing goes (default: topology.png)",
+    )
+    topology.set_defaults(command=_topology)
+
+
+def _add_algorithms(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    algorithms = commands.add_parser("algorithms", help="list the methods with their parameters and citations")
+    algorithms.add_argument("name", nargs="?", help="show one method: its equations and BibTeX")
+    algorithms.add_argument("--bibtex", action="store_true", help="print the BibTeX of all methods")
+    algorithms.set_defaults(command=_algorithms)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    _make_importable(options.file)
+    from netfleet.config import load_experiment
+    from netfleet.experiment import run_experiment
+    from netfleet.progress import Live
+
+    shortcuts = {"kind": options.engine, "device": options.device, "threads": options.threads}
+    overrides = options.set + [f"engine.{key}={value}" for key, value in shortcuts.items() if value is not None]
+    experiment = load_experiment(options.file, overrides)
+    out = options.out or Path("runs") / f"{_slug(experiment.name)}-{experiment.hash[:8]}"
+    console = Console()
+    try:
+        with Live(console, len(experiment.runs())) as live:
+            histories = run_experiment(
+                experiment, out, resume=options.resume, overwrite=options.overwrite, display=live
+            )
+    except KeyboardInterrupt:
+        command = " ".join(["netfleet run", *([options.file] if options.file else []), f"--out {out} --resume"])
+        print(f"netfleet: interrupted; what was reached is in {out}. Go on with: {command}", file=sys.stderr)
+        return 130
+    return _report(experiment, histories, out, console)
+
+
+def _report(experiment: Experiment, histories: list[History], out: Path, console: Console) -> int:
+    from netfleet.experiment import write_report_files
+    from netfleet.report import print_summary
+
+    print_summary(histories, console)
+    for path in write_report_files(experiment, histories, out):
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    diverged = [history.diverged for history in histories if history.diverged]
+    for sentence in diverged:
+        print(f"netfleet: {sentence}", file=sys.stderr)
+    return 1 if diverged else 0
+
+
+def _topology(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    _make_importable(options.kind if options.kind.endswith(".toml") else None)
+    from netfleet.report.graph import draw_topology
+
+    topology = _named_topology(options)
+    table = Table(title=f"{topology.name}, {topology.m} workers", show_header=False)
+    for key, value in topology.describe().items():
+        if key not in ("name", "workers") and value is not None:
+            table.add_row(key.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
+    Console().print(table)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    draw_topology(topology, options.out)
+    print(f"wrote {options.out}")
+    return 0
+
+
+def _named_topology(options: argparse.Namespace) -> Topology:
+    """The topology of an experiment file, or of a kind with its parameters."""
+    from netfleet.config import load_experiment, parse_overrides
+    from netfleet.experiment import build_topology
+    from netfleet.topology import make_topology
+
+    if options.kind.endswith(".toml"):
+        changes = [f"topology.{change}" for change in options.set]
+        changes += [f"topology.{k}={v}" for k in ("workers", "weights") if (v := getattr(options, k)) is not None]
+        experiment = load_experiment(options.kind, changes)
+        return build_topology(experiment.topology, options.seed)
+    params = parse_overrides(options.set)
+    file = "path" in params
+    workers = params.pop("workers", options.workers or (None if file else 20))
+    return make_topology(
+        {"kind": options.kind, **params}, workers=workers, weights=options.weights or "laplacian", seed=options.seed
+    )
+
+
+def _algorithms(options: argparse.Namespace) -> int:
+    import inspect
+
+    from rich.console import Console
+    from rich.table import Table
+
+    _make_importable(None)
+    from netfleet.algorithms import ALGORITHMS
+    from netfleet.registry import parameters
+
+    if options.name:
+        method = ALGORITHMS[options.name]
+        print(inspect.getdoc(inspect.getmodule(method)) or inspect.getdoc(method), end="\n\n")
+        print(getattr(method, "citation", ""))
+        return 0
+    if options.bibtex:
+        print("\n".join(dict.fromkeys(getattr(ALGORITHMS[name], "citation", "") for name in ALGORITHMS)))
+        return 0
+    table = Table("kind", "method", "parameters", "citation", title="Algorithms")
+    for name in sorted(ALGORITHMS):
+        defaults = ", ".join(f"{key} = {p.default}" for key, p in parameters(ALGORITHMS[name]).items())
+        table.add_row(name, ALGORITHMS[name].title, defaults, _short_citation(ALGORITHMS[name].citation))  # type: ignore[attr-defined]
+    Console().print(table)
+    print("netfleet algorithms NAME shows the equations of a method and its BibTeX; --bibtex prints all of them.")
+    return 0
+
+
+def _short_citation(bibtex: str) -> str:
+    """`Zhang et al. 2022; …` from BibTeX."""
+    import re
+
+    entries = re.findall(r"author\s*=\s*\{(.*?)\}.*?year\s*=\s*\{(\d+)\}", bibtex, re.DOTALL)
+    return "; ".join(f"{a.split(',')[0]}{' et al.' if ' and ' in a else ''} {year}" for a, year in entries)
+
+
+def _make_importable(file: str | None) -> None:
+    """Let `package.module:factory` find modules beside the experiment file and in the current folder."""
+    for folder in [os.getcwd(), *([str(Path(file).resolve().parent)] if file else [])]:
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def _slug(name: str) -> str:
+    kept = "".join(c if c.isalnum() or c in "-_." else "-" for c in name.lower()).strip("-.")
+    if not kept:
+        raise ConfigError(f"name = {name!r} has no letter or digit to name a folder by; give --out")
+    return kept

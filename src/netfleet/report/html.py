@@ -1,0 +1,216 @@
+"""The report of an experiment: one HTML file with everything in it, that can be mailed or put in an archive."""
+
+from __future__ import annotations
+
+import base64
+import io
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata, resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import matplotlib
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from netfleet.report import plots, table
+from netfleet.report.plots import DPI, QUANTITIES, XName
+
+if TYPE_CHECKING:
+    from netfleet.history import History
+    from netfleet.topology import Topology
+
+PACKAGES = ("netfleet", "torch", "numpy", "scipy", "networkx", "matplotlib")
+LARGE = 300_000  # bytes of SVG above which a picture is smaller
+MANY_LINKS = 2000
+SVG: Any = {"svg.hashsalt": "netfleet", "svg.fonttype": "path"}  # ids and glyphs that depend on the figure alone
+
+
+def write_report(
+    path: str | Path,
+    *,
+    histories: Sequence[History],
+    topology: Topology,
+    label_counts: npt.ArrayLike | None,
+    config: Mapping[str, Any],
+    config_text: str,
+    title: str,
+) -> None:
+    """Write the report of some histories, one per algorithm and seed, as one self-contained HTML file.
+
+    `config` is the resolved experiment (`Experiment.to_table()`) and `config_text` the same as TOML.
+    """
+    from netfleet.checkpoint import write_atomically  # imports torch
+
+    rows = table.summary(histories)
+    page = _template().render(
+        title=title,
+        lead=_lead(config, topology, rows),
+        facts=_facts(config, topology, histories),
+        verdict=table.verdict(rows),
+        columns=table.columns(rows),
+        rows=[_method(row, rows, histories) for row in rows],
+        several_seeds=any(row.seeds > 1 for row in rows),
+        figures=_figures(histories, topology, label_counts),
+        quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if plots.has(histories, x)],
+        network=_network(topology),
+        runs=histories,
+        config_text=config_text,
+        versions=_versions(),
+    )
+    write_atomically(Path(path), lambda file: file.write(page.encode()))
+
+
+def _template() -> jinja2.Template:
+    text = (resources.files("netfleet.report") / "report.html").read_text(encoding="utf-8")
+    rules = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return rules.from_string(text)
+
+
+# ---- words ----
+
+
+def _lead(config: Mapping[str, Any], topology: Topology, rows: Sequence[table.Row]) -> str:
+    """What was run, in a sentence."""
+    problem = config.get("problem", {})
+    task = f"the problem {_spec(problem)}"
+    if "data" in problem:
+        task = f"{_spec(problem.get('model', 'a model'))} on {_spec(problem['data'])}"
+        task += f", split by {_spec(problem['partition'])}," if "partition" in problem else ""
+    seeds = max((row.seeds for row in rows), default=0)
+    times = "once each" if seeds == 1 else f"with {seeds} seeds each"
+    return (
+        f"{_join(row.label for row in rows)} trained {task} over {topology.m} workers without a server, on the graph "
+        f"{_graph(config, topology)} (λ = {topology.lam:.4g}, spectral gap {topology.gap:.3g}), "
+        f"for {config.get('rounds', '?')} rounds, {times}."
+    )
+
+
+def _facts(config: Mapping[str, Any], topology: Topology, histories: Sequence[History]) -> list[tuple[str, str]]:
+    """The settings that a reader looks for first; those that the problem does not have are left out."""
+    problem = config.get("problem", {})
+    seeds = sorted({history.seed for history in histories})
+    facts = {
+        "workers": topology.m,
+        "graph": _graph(config, topology),
+        "weights": topology.weights,
+        "λ": f"{topology.lam:.4g}",
+        "spectral gap": f"{topology.gap:.3g}",
+        "problem": problem.get("kind") if "data" in problem else (_spec(problem) if problem else None),
+        **{key: problem.get(key) for key in ("data", "partition", "model", "batch")},
+        "rounds": config.get("rounds"),
+        "seeds": ", ".join(map(str, seeds)) if len(seeds) <= 10 else f"{len(seeds)} of them",
+        "engine": _engine(config.get("engine", {})),
+    }
+    return [(name, _spec(value)) for name, value in facts.items() if value not in (None, "")]
+
+
+def _engine(engine: Mapping[str, Any]) -> str:
+    return ", ".join(str(engine[key]) for key in ("kind", "dtype", "device") if key in engine)
+
+
+def _graph(config: Mapping[str, Any], topology: Topology) -> str:
+    spec = {k: v for k, v in config.get("topology", {}).items() if k not in ("workers", "weights")}
+    return _spec(spec) if "kind" in spec else topology.name
+
+
+def _spec(value: Any) -> str:
+    """A specification as a reader says it: `shards (per_worker = 2)`."""
+    if not isinstance(value, Mapping):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    params = [f"{key} = {_spec(inner)}" for key, inner in value.items() if key != "kind" and inner is not None]
+    return f"{value.get('kind', '')} ({', '.join(params)})".strip() if params else str(value.get("kind", ""))
+
+
+def _join(words: Iterable[str]) -> str:
+    *most, last = list(words) or ["Nothing"]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _method(row: table.Row, rows: Sequence[table.Row], histories: Sequence[History]) -> dict[str, Any]:
+    """A row of the table as the template wants it: texts, with the line that the figures draw it with."""
+    runs = plots.group(histories)[row.label]
+    shown = table.columns(rows)
+    return {
+        "label": row.label,
+        "mark": row.mark,
+        "reason": row.diverged[0][2] if row.diverged else "",
+        "settings": _settings(runs),
+        "look": plots.looks(history.label for history in histories)[row.label],
+        "cells": [(table.cell(row, column), row.label in table.best(rows, column)) for column in shown],
+    }
+
+
+def _settings(runs: Sequence[History]) -> str:
+    """K and η of a method: η from the records, where a schedule has become numbers."""
+    algorithm = runs[0].config.get("algorithm")
+    steps = [f"K = {algorithm['K']}"] if isinstance(algorithm, Mapping) and "K" in algorithm else []
+    etas = [record["eta"] for record in runs[0] if record.get("eta") is not None]
+    if etas:
+        steps.append(f"η = {etas[0]:g}" + (f" → {etas[-1]:g}" if etas[-1] != etas[0] else ""))
+    return ", ".join(steps)
+
+
+def _network(topology: Topology) -> list[tuple[str, str]]:
+    about = topology.describe()
+    degrees = f"{about['degree_min']} to {about['degree_max']}, {about['degree_mean']:.3g} on average"
+    diameter = about["diameter"]
+    numbers = {
+        "workers": f"{about['workers']:,}",
+        "links": f"{about['edges']:,}",
+        "neighbours of a worker": str(about["degree_min"]) if about["degree_min"] == about["degree_max"] else degrees,
+        "diameter": "not computed" if diameter is None else str(diameter),
+        "weights": str(about["weights"]),
+        "λ, the second largest |eigenvalue| of W": f"{about['lambda']:.6g}",
+        "spectral gap 1 − λ": f"{about['spectral_gap']:.4g}",
+        "messages in a round": f"{topology.messages():,}",
+    }
+    return list(numbers.items())
+
+
+def _versions() -> list[tuple[str, str]]:
+    return [("Python", platform.python_version()), *((name, metadata.version(name)) for name in PACKAGES)]
+
+
+# ---- figures ----
+
+
+def _figures(
+    histories: Sequence[History], topology: Topology, label_counts: npt.ArrayLike | None
+) -> dict[str, str | None]:
+    xs: list[XName] = [x for x in QUANTITIES if plots.has(histories, x)]
+    return {
+        **{x: _image(plots.draw_curves(histories, x)) for x in xs},
+        "spread": _image(plots.draw_spread(histories)),
+        "tracking": _image(plots.draw_tracking(histories)),
+        "labels": None if label_counts is None else _image(plots.draw_labels(label_counts)),
+        "graph": _draw_graph(topology),
+    }
+
+
+def _draw_graph(topology: Topology) -> str:
+    from netfleet.report.graph import draw_topology  # imports torch
+
+    figure = Figure((6, 5.4), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    draw_topology(topology, axes)
+    axes.set_title("")  # its numbers stand beside it
+    return _encode(figure, "svg" if topology.graph.number_of_edges() <= MANY_LINKS else "png")
+
+
+def _image(figure: Figure | None) -> str | None:
+    """A figure as a data URL: SVG, or PNG where that is smaller by far."""
+    if figure is None:
+        return None
+    drawing = _encode(figure, "svg")
+    return drawing if len(drawing) <= LARGE else _encode(figure, "png")
+
+
+def _encode(figure: Figure, kind: str) -> str:
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(SVG):
+        figure.savefig(buffer, format=kind, dpi=DPI, transparent=True, metadata={"Date": None} if kind == "svg" else {})
+    media = "image/svg+xml" if kind == "svg" else "image/png"
+    return f"data:{media};base64,{base64.b64encode(buffer.getvalue()).decode()}"

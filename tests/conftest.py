@@ -1,0 +1,122 @@
+"""Shared pieces of the tests: small problems, a host-free rollout, a recorder that only remembers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from netfleet import Algorithm, ModuleProblem, NetFleet, Problem, Topology, load_dataset, make_partition, make_topology
+from netfleet.algorithms import ALGORITHMS
+from netfleet.engines.loop import Snapshot
+from netfleet.models import MODELS
+from netfleet.synthetic import Logistic, Quadratics
+
+torch.set_num_threads(1)
+
+
+class Memory:
+    """A recorder that keeps every snapshot."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[Snapshot] = []
+
+    def due(self, t: int) -> bool:
+        return True
+
+    def take(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+
+    def rescue(self, snapshot: Snapshot) -> None: ...
+
+    def progress(self, t: int) -> None: ...
+
+
+def rollout(algorithm: Algorithm, f: Problem, mix: Callable[..., Any], rounds: int) -> list[Any]:
+    """The states before and after each round, with nothing but f and mix."""
+    state = algorithm.init(f, mix, f.start().repeat(len(f.workers), 1))  # type: ignore[arg-type]
+    states = [state]
+    for t in range(rounds):
+        state = algorithm.round(f, mix, t, state)  # type: ignore[arg-type]
+        states.append(state)
+    return states
+
+
+def matrix_mix(W: np.ndarray | torch.Tensor) -> Callable[..., Any]:
+    """`mix` by plain matrix product."""
+    matrix = torch.as_tensor(np.asarray(W))
+
+    def mix(*vectors: torch.Tensor) -> Any:
+        mixed = tuple(matrix.to(v.dtype) @ v for v in vectors)
+        return mixed[0] if len(mixed) == 1 else mixed
+
+    return mix
+
+
+def digits_problem(workers: int, model: Any = "mlp", **options: Any) -> ModuleProblem:
+    """A small real problem: digits, two labels per worker."""
+    data = load_dataset("digits")
+    parts = make_partition("shards", data, workers, seed=1)
+    if not isinstance(model, torch.nn.Module):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = MODELS.build(model, inputs=tuple(data.train_x.shape[1:]), classes=data.classes)
+    return ModuleProblem(model, data, parts, **{"batch": 8, **options})
+
+
+def methods() -> list[Any]:
+    """Every registered algorithm with small hyper-parameters; K = 3 where there are local steps."""
+    made = []
+    for name in sorted(ALGORITHMS):
+        params = {"K": 3} if hasattr(ALGORITHMS[name], "K") else {}
+        made.append(pytest.param(ALGORITHMS.build({"kind": name, "eta": 0.05, **params}), id=name))
+    return made
+
+
+@pytest.fixture
+def ring() -> Topology:
+    return make_topology("ring", workers=5, weights="metropolis")
+
+
+@pytest.fixture
+def graph() -> Topology:
+    return make_topology({"kind": "erdos-renyi", "p": 0.6}, workers=6, seed=3)
+
+
+@pytest.fixture
+def quadratics() -> Quadratics:
+    return Quadratics(6, d=4, seed=2, dtype=torch.float64)
+
+
+@pytest.fixture
+def noisy() -> Quadratics:
+    return Quadratics(6, d=4, sigma=0.5, seed=2, dtype=torch.float64)
+
+
+@pytest.fixture
+def logistic() -> Logistic:
+    return Logistic(6, d=4, samples=20, batch=3, seed=2, dtype=torch.float64)
+
+
+@pytest.fixture
+def net_fleet() -> NetFleet:
+    return NetFleet(K=4, eta=0.05)
+
+
+@pytest.fixture
+def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
+    """An environment without data folders."""
+    monkeypatch.delenv("NETFLEET_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield
+
+
+def need_data(*parts: str) -> None:
+    """Skip, saying which data is missing."""
+    root = os.environ.get("NETFLEET_DATA", "")
+    if not root or not os.path.exists(os.path.join(root, *parts)):
+        pytest.skip(f"needs {'/'.join(parts)} in the folder that NETFLEET_DATA names")
