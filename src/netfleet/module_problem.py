@@ -182,7 +182,7 @@ class ModuleProblem(Problem):
         return value + self.l2 / 2 * (x @ x), gradient.add_(x, alpha=self.l2)
 
     def _even(self, part: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        return torch.from_numpy(part), torch.full((len(part),), 1 / len(part), dtype=self.dtype)
+        return torch.tensor(part), torch.full((len(part),), 1 / len(part), dtype=self.dtype)
 
     def _sum(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Σⱼ weightⱼ ℓⱼ(x) and its gradient, in a fixed order of summation whatever the number of threads."""
@@ -242,7 +242,7 @@ class ModuleProblem(Problem):
             replica.load(x[i], self._buffer_start)
             pool = np.concatenate(self.parts) if workers is None else self.parts[workers[i]]
             with _averaging_batch_norm(replica.model):
-                for chunk in torch.split(torch.from_numpy(_thin(pool, _CALIBRATION)), _CHUNK):
+                for chunk in torch.split(torch.tensor(_thin(pool, _CALIBRATION)), _CHUNK):
                     replica.model(self._train.inputs(chunk))
             replica.store_buffers(buffers[i])
 

@@ -54,7 +54,7 @@ class Replica:
             parameter.data = view
         if buffers is not None:
             for buffer, view in zip(self.buffers, self.buffer_layout.views(buffers), strict=True):
-                buffer.copy_(view)
+                buffer.copy_(view if buffer.is_floating_point() else view.round())  # an averaged count
 
     def gradient(self, inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
         """Loss and gradients at the loaded point: the mean over the batch, or the sum with the given weights."""

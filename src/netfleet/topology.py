@@ -71,7 +71,7 @@ class Topology:
         numbered = nx.freeze(_numbered(graph))
         _check_connected(numbered)
         spec: Spec = weights if isinstance(weights, str | Mapping) else {"kind": "matrix", "values": weights}
-        W = csr_array(WEIGHTS.build(spec, graph=numbered))
+        W = csr_array(WEIGHTS.build(spec, graph=numbered)).astype(np.float64)
         schedule = Schedule(numbered, partial(_always, W), period=1)
         return cls(name or graph.name or "graph", split(spec, "weights")[0], schedule)
 
@@ -146,7 +146,7 @@ def make_topology(
     if not isinstance(network, Schedule):
         _expect_workers(network, workers, kind)
         return Topology.from_graph(network, weights, name=kind)
-    _expect_workers(network.graph, workers, kind)
+    _expect_workers(nx.freeze(network.graph), workers, kind)
     if not isinstance(weights, str | Mapping) or split(weights, "weights") != ("laplacian", {}):
         raise ConfigError(f"graph {kind!r} varies in time and brings its own weights; remove weights = {weights!r}")
     return Topology(kind, "half and half", network)
@@ -161,7 +161,11 @@ def _kind(name: str) -> Callable[[Callable[..., nx.Graph | Schedule]], Any]:
     def add(factory: Callable[..., nx.Graph | Schedule]) -> Callable[..., nx.Graph | Schedule]:
         @functools.wraps(factory)
         def checked(workers: int, **params: Any) -> nx.Graph | Schedule:
-            _require(isinstance(workers, int) and workers >= 1, name, f"workers must be 1 or more, got {workers!r}")
+            _require(
+                isinstance(workers, int) and workers >= 1,
+                name,
+                f"workers must be a whole number from 1 on, got {workers!r}",
+            )
             return nx.empty_graph(1) if workers == 1 else factory(workers, **params)
 
         GRAPHS.register(name)(checked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import platform
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata, resources
 from pathlib import Path
@@ -14,7 +15,9 @@ import jinja2
 import matplotlib
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from PIL import Image
 
+from netfleet.config import config_hash
 from netfleet.report import plots, table
 from netfleet.report.plots import DPI, QUANTITIES, XName
 
@@ -57,6 +60,7 @@ def write_report(
         quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if plots.has(histories, x)],
         network=_network(topology),
         runs=histories,
+        hash=config_hash([history.hash for history in histories]),
         config_text=config_text,
         versions=_versions(),
     )
@@ -75,14 +79,14 @@ def _template() -> jinja2.Template:
 def _lead(config: Mapping[str, Any], topology: Topology, rows: Sequence[table.Row]) -> str:
     """What was run, in a sentence."""
     problem = config.get("problem", {})
-    task = f"the problem {_spec(problem)}"
+    task = f"minimised {_spec(problem)}" if problem else "ran"
     if "data" in problem:
-        task = f"{_spec(problem.get('model', 'a model'))} on {_spec(problem['data'])}"
+        task = f"trained {_kind(problem.get('model', 'a model'))} on {_kind(problem['data'])}"
         task += f", split by {_spec(problem['partition'])}," if "partition" in problem else ""
-    seeds = max((row.seeds for row in rows), default=0)
-    times = "once each" if seeds == 1 else f"with {seeds} seeds each"
+    seeds = sorted({row.seeds for row in rows}) or [0]
+    times = "once each" if seeds == [1] else f"with {'up to ' * (len(seeds) > 1)}{seeds[-1]} seeds each"
     return (
-        f"{_join(row.label for row in rows)} trained {task} over {topology.m} workers without a server, on the graph "
+        f"{_join(row.label for row in rows)} {task} over {topology.m} workers without a server, on the graph "
         f"{_graph(config, topology)} (λ = {topology.lam:.4g}, spectral gap {topology.gap:.3g}), "
         f"for {config.get('rounds', '?')} rounds, {times}."
     )
@@ -95,9 +99,6 @@ def _facts(config: Mapping[str, Any], topology: Topology, histories: Sequence[Hi
     facts = {
         "workers": topology.m,
         "graph": _graph(config, topology),
-        "weights": topology.weights,
-        "λ": f"{topology.lam:.4g}",
-        "spectral gap": f"{topology.gap:.3g}",
         "problem": problem.get("kind") if "data" in problem else (_spec(problem) if problem else None),
         **{key: problem.get(key) for key in ("data", "partition", "model", "batch")},
         "rounds": config.get("rounds"),
@@ -116,12 +117,18 @@ def _graph(config: Mapping[str, Any], topology: Topology) -> str:
     return _spec(spec) if "kind" in spec else topology.name
 
 
+def _kind(value: Any) -> str:
+    return str(value.get("kind", "")) if isinstance(value, Mapping) else str(value)
+
+
 def _spec(value: Any) -> str:
     """A specification as a reader says it: `shards (per_worker = 2)`."""
+    if isinstance(value, bool | float):
+        return str(value).lower() if isinstance(value, bool) else f"{value:g}"
     if not isinstance(value, Mapping):
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        return str(value)
     params = [f"{key} = {_spec(inner)}" for key, inner in value.items() if key != "kind" and inner is not None]
-    return f"{value.get('kind', '')} ({', '.join(params)})".strip() if params else str(value.get("kind", ""))
+    return f"{_kind(value)} ({', '.join(params)})".strip() if params else _kind(value)
 
 
 def _join(words: Iterable[str]) -> str:
@@ -157,15 +164,18 @@ def _network(topology: Topology) -> list[tuple[str, str]]:
     about = topology.describe()
     degrees = f"{about['degree_min']} to {about['degree_max']}, {about['degree_mean']:.3g} on average"
     diameter = about["diameter"]
+    lam, messages = "λ, the second largest |eigenvalue| of W", "messages in a round"
+    if topology.varying:
+        lam, messages = "λ, the contraction per round (W varies in time)", "messages in round 0"
     numbers = {
         "workers": f"{about['workers']:,}",
         "links": f"{about['edges']:,}",
         "neighbours of a worker": str(about["degree_min"]) if about["degree_min"] == about["degree_max"] else degrees,
         "diameter": "not computed" if diameter is None else str(diameter),
         "weights": str(about["weights"]),
-        "λ, the second largest |eigenvalue| of W": f"{about['lambda']:.6g}",
+        lam: f"{about['lambda']:.6g}",
         "spectral gap 1 − λ": f"{about['spectral_gap']:.4g}",
-        "messages in a round": f"{topology.messages():,}",
+        messages: f"{topology.messages():,}",
     }
     return list(numbers.items())
 
@@ -193,24 +203,32 @@ def _figures(
 def _draw_graph(topology: Topology) -> str:
     from netfleet.report.graph import draw_topology  # imports torch
 
-    figure = Figure((6, 5.4), dpi=DPI, layout="constrained")
+    figure = Figure((6, 5), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     draw_topology(topology, axes)
     axes.set_title("")  # its numbers stand beside it
-    return _encode(figure, "svg" if topology.graph.number_of_edges() <= MANY_LINKS else "png")
+    return _svg(figure) if topology.graph.number_of_edges() <= MANY_LINKS else _png(figure)
 
 
 def _image(figure: Figure | None) -> str | None:
-    """A figure as a data URL: SVG, or PNG where that is smaller by far."""
+    """A figure as a data URL: SVG, or PNG where there is much to draw."""
     if figure is None:
         return None
-    drawing = _encode(figure, "svg")
-    return drawing if len(drawing) <= LARGE else _encode(figure, "png")
+    drawing = _svg(figure)
+    return drawing if len(drawing) <= LARGE else _png(figure)
 
 
-def _encode(figure: Figure, kind: str) -> str:
-    buffer = io.BytesIO()
+def _svg(figure: Figure) -> str:
+    buffer = io.StringIO()
     with matplotlib.rc_context(SVG):
-        figure.savefig(buffer, format=kind, dpi=DPI, transparent=True, metadata={"Date": None} if kind == "svg" else {})
-    media = "image/svg+xml" if kind == "svg" else "image/png"
-    return f"data:{media};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        figure.savefig(buffer, format="svg", dpi=DPI, transparent=True, metadata={"Date": None})
+    # Lines "L 12.345678 9.876543" are half of a drawing: a hundredth of a point is all that an eye can tell.
+    text = re.sub(r"^([ML] -?\d+\.\d\d)\d*( -?\d+\.\d\d)\d*", r"\1\2", buffer.getvalue(), flags=re.MULTILINE)
+    return f"data:image/svg+xml;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def _png(figure: Figure) -> str:
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=DPI, transparent=True)
+    Image.open(drawn).quantize(128).save(small, format="png", optimize=True)  # a third of the size
+    return f"data:image/png;base64,{base64.b64encode(small.getvalue()).decode()}"

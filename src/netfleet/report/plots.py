@@ -181,11 +181,13 @@ def draw_spread(histories: Sequence[History]) -> Figure | None:
         figure = Figure((10.4, 2.4 * rows + 0.5), dpi=DPI, layout="constrained")
         panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
         for axes, (label, runs) in zip(panels, groups.items(), strict=False):
-            _draw_workers(axes, runs, metric, styles[label])
+            _draw_workers(axes, [h for h in runs if not h.diverged] or runs, metric, styles[label])
             _say(axes.set_title("x"), label)
         _scale(panels[0], metric, [band(runs, f"worker_{metric.column}_mean") for runs in groups.values()])
         for axes in panels[len(groups) :]:
             axes.set_axis_off()
+        for axes in panels[max(0, len(groups) - columns) : len(groups)]:  # the lowest of each column
+            axes.tick_params(labelbottom=True)
         key = [Patch(color=MUTED, alpha=0.3, linewidth=0), Line2D([], [], color=MUTED), Line2D([], [], **AVERAGE)]
         words = ["all workers, lowest to highest", "mean of the workers", "average model x̄"]
         figure.legend(key, words, loc="outside upper left", ncols=3, frameon=False)
