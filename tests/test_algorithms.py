@@ -88,7 +88,9 @@ def test_with_one_worker_net_fleet_is_plain_sgd() -> None:
     assert torch.allclose(last.x, x, rtol=0, atol=EXACT)
 
 
-def test_net_fleet_reaches_the_optimum_of_heterogeneous_quadratics_at_a_linear_rate(graph: Any, quadratics: Any) -> None:
+def test_net_fleet_reaches_the_optimum_of_heterogeneous_quadratics_at_a_linear_rate(
+    graph: Any, quadratics: Any
+) -> None:
     states = rollout(NetFleet(K=5, eta=0.03), quadratics, matrix_mix(dense(graph)), 600)
     errors = np.array([(s.x - quadratics.optimum).norm().item() for s in states])
     assert errors[-1] < EXACT
@@ -123,7 +125,9 @@ def test_local_sgd_stops_at_its_biased_fixed_point(
     graph: Any, quadratics: Any, method: Any, gradient_first: bool
 ) -> None:
     limit = rollout(method, quadratics, matrix_mix(dense(graph)), 3000)[-1].x.numpy()
-    expected = biased_fixed_point(quadratics, dense(graph), 0.03, getattr(method, "K", 1), gradient_first=gradient_first)
+    expected = biased_fixed_point(
+        quadratics, dense(graph), 0.03, getattr(method, "K", 1), gradient_first=gradient_first
+    )
     assert np.abs(limit - expected).max() < 1e-10
     bias = np.linalg.norm(expected.mean(0) - quadratics.optimum.numpy())
     assert bias > 1e3 * np.abs(limit - expected).max()

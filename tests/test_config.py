@@ -29,8 +29,16 @@ def changed(**changes: Any) -> dict[str, Any]:
 DIGITS = {"kind": "classification", "data": "digits", "model": "softmax"}
 # (what is changed, error class, what the sentence says)
 BAD: dict[str, tuple[dict[str, Any], type[NetfleetError], str]] = {
-    "unknown key": (changed(round=3), ConfigError, r"unknown key 'round' in the experiment \(did you mean 'rounds'\?\)"),
-    "unknown key in a table": (changed(evaluation={"evry": 3}), ConfigError, r"'evry' in \[evaluation\] \(did you mean"),
+    "unknown key": (
+        changed(round=3),
+        ConfigError,
+        r"unknown key 'round' in the experiment \(did you mean 'rounds'\?\)",
+    ),
+    "unknown key in a table": (
+        changed(evaluation={"evry": 3}),
+        ConfigError,
+        r"'evry' in \[evaluation\] \(did you mean",
+    ),
     "unknown graph parameter": (
         changed(topology={"kind": "ring", "workers": 4, "p": 0.5}),
         ConfigError,
@@ -74,7 +82,11 @@ BAD: dict[str, tuple[dict[str, Any], type[NetfleetError], str]] = {
         "no module 'no_such_module'; it must be importable",
     ),
     "missing device": (changed(engine={"device": "cuda:77"}), ConfigError, "device 'cuda:77' cannot be used here"),
-    "unknown engine": (changed(engine={"kind": "cloud"}), ConfigError, "must be one of 'simulator', 'peers', got 'cloud'"),
+    "unknown engine": (
+        changed(engine={"kind": "cloud"}),
+        ConfigError,
+        "must be one of 'simulator', 'peers', got 'cloud'",
+    ),
     "disconnected graph": (
         changed(topology={"kind": "edge-list", "path": "apart.txt"}),
         TopologyError,
@@ -117,7 +129,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_clear_sentence(name: str, folder: Path, no_data: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_is_one_clear_sentence(
+    name: str, folder: Path, no_data: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     table, kind, sentence = BAD[name]
     with pytest.raises(kind, match=sentence):
         run_experiment(experiment(table))

@@ -102,7 +102,9 @@ def test_identical_workers_agree_and_reach_the_optimum(method: Algorithm, graph:
 
 
 @every_method
-def test_the_average_of_a_tracking_method_follows_the_average_gradient(method: Algorithm, noisy: Any, graph: Any) -> None:
+def test_the_average_of_a_tracking_method_follows_the_average_gradient(
+    method: Algorithm, noisy: Any, graph: Any
+) -> None:
     if not {"y", "g"} <= set(method.State._fields):  # type: ignore[attr-defined]
         pytest.skip(f"{method.title} does not track gradients")
     for state in rollout(method, noisy, matrix_mix(graph.W().toarray()), 20):

@@ -18,8 +18,22 @@ from netfleet.registry import Registry
 MODELS: Registry[nn.Module] = Registry("model")
 
 
+Init = Literal["torch", "glorot", "he"]
+
+
+def initialise(model: nn.Module, init: Init) -> nn.Module:
+    """Draw a model's weights: as torch does by default, or uniformly after Glorot (2010) or He (2015), biases 0."""
+    draw = {"glorot": nn.init.xavier_uniform_, "he": nn.init.kaiming_uniform_}.get(init)
+    for module in model.modules():
+        if draw and isinstance(module, nn.Conv2d | nn.Linear):
+            draw(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+    return model
+
+
 @MODELS.register("cnn")
-def cnn(inputs: tuple[int, ...], classes: int, channels: int = 16, padding: int = 1) -> nn.Module:
+def cnn(inputs: tuple[int, ...], classes: int, channels: int = 16, padding: int = 1, init: Init = "torch") -> nn.Module:
     """The paper's CNN: twice a 3×3 convolution, ReLU and 2×2 max-pooling, then one linear layer.
 
     Pooling stands before ReLU because the two commute (both are monotone) and ReLU then has a quarter of the work.
@@ -32,7 +46,7 @@ def cnn(inputs: tuple[int, ...], classes: int, channels: int = 16, padding: int 
     h, w = pooled(pooled(h)), pooled(pooled(w))
     if min(h, w) < 1:
         raise ConfigError(f"model 'cnn' needs larger images than {inputs}; use padding = 1 or model = \"mlp\"")
-    return nn.Sequential(
+    model = nn.Sequential(
         nn.Conv2d(c, channels, 3, padding=padding),
         nn.MaxPool2d(2),
         nn.ReLU(),
@@ -42,6 +56,7 @@ def cnn(inputs: tuple[int, ...], classes: int, channels: int = 16, padding: int 
         nn.Flatten(),
         nn.Linear(channels * h * w, classes),
     )
+    return initialise(model, init)
 
 
 @MODELS.register("mlp")

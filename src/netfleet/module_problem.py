@@ -93,7 +93,8 @@ class ModuleProblem(Problem):
         self._rows = np.concatenate([self.parts[i] for i in self.workers])
         has_buffers = self._buffer_start.numel() > 0
         keeps = has_buffers and self.batch_norm != "recalibrated"
-        self.buffers = self._buffer_start.repeat(len(self.workers), 1) if keeps else None
+        self.initial_buffers = self._buffer_start.repeat(len(self.workers), 1) if keeps else None
+        self.buffers = None if self.initial_buffers is None else self.initial_buffers.clone()
         self.mixes_buffers = keeps and self.batch_norm == "mixed"
         self._random = draws_random_numbers(self.model, self._train.inputs([0, 0]))
         on_cpu = self.device.type == "cpu"

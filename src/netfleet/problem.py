@@ -46,6 +46,8 @@ class Problem(ABC):
     optimum: Tensor | None = None
     smoothness: float | None = None
     variance: float | None = None
+    #: What `buffers` are before training.
+    initial_buffers: Tensor | None = None
     #: Module buffers (BatchNorm statistics) `[rows, b]` that `grad` updates, where the model has any.
     buffers: Tensor | None = None
     #: Whether the engine averages `buffers` with the neighbours whenever the algorithm mixes.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 
 from netfleet import checkpoint
 from netfleet.algorithms import Algorithm
 from netfleet.config import Evaluation
 from netfleet.engines import Snapshot
+from netfleet.engines.loop import diverged
 from netfleet.history import CHECKPOINT_FILE, History
 from netfleet.metrics import measure
 from netfleet.problem import Problem
@@ -56,6 +58,9 @@ class RunRecorder:
             "samples": snapshot.samples,
             "seconds": snapshot.seconds,
         }
+        for name, value in record.items():
+            if value is not None and not math.isfinite(value):
+                raise diverged(self.algorithm, name, max(snapshot.t - 1, 0))
         self.history.append(record)
         self.display.record(record)
 

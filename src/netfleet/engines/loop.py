@@ -101,6 +101,7 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
 
 
 def _begin(host: Host, algorithm: Algorithm, f: _Counted) -> Snapshot:
+    f.problem.buffers = _copy(f.problem.initial_buffers)
     x = f.problem.start().repeat(len(f.problem.workers), 1)  # [rows, d]
     state = algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
     _check_finite(algorithm, state, -1)
@@ -155,10 +156,15 @@ def _copy(buffers: Tensor | None) -> Tensor | None:
 def _check_finite(algorithm: Algorithm, state: Any, t: int) -> None:
     for name, values in zip(state._fields, state, strict=True):
         if not math.isfinite(values.sum().item()) and not bool(torch.isfinite(values).all()):
-            raise DivergedError(
-                f"{algorithm.title} diverged: {name} is not finite in round {max(t, 0)} with step size "
-                f"{algorithm.step_size(max(t, 0)):g}; the state before it is kept. Use a smaller step size (eta)"
-            )
+            raise diverged(algorithm, name, max(t, 0))
+
+
+def diverged(algorithm: Algorithm, what: str, t: int) -> DivergedError:
+    """The error for a non-finite value: which algorithm, round and step size."""
+    return DivergedError(
+        f"{algorithm.title} diverged: {what} is not finite in round {t} with step size {algorithm.step_size(t):g}; "
+        f"the last good state is kept. Use a smaller step size (eta)"
+    )
 
 
 def join(snapshots: list[Snapshot]) -> Snapshot:

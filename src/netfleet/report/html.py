@@ -69,7 +69,7 @@ def write_report(
 
 def _template() -> jinja2.Template:
     text = (resources.files("netfleet.report") / "report.html").read_text(encoding="utf-8")
-    rules = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    rules = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return rules.from_string(text)
 
 

@@ -1,0 +1,243 @@
+"""Runs on disk: histories, checkpoints, interruptions of every kind, divergence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import need_data
+from netfleet import ALGORITHMS, DivergedError, EngineConfig, Evaluation, History, NetFleet, simulate
+from netfleet.checkpoint import load, save
+from netfleet.config import experiment
+from netfleet.engines.loop import Snapshot, join, share
+from netfleet.errors import CheckpointError
+from netfleet.experiment import run_experiment
+from netfleet.progress import Quiet
+
+TABLE: dict[str, Any] = {
+    "rounds": 12,
+    "checkpoint_every": 5,
+    "topology": {"kind": "ring", "workers": 4},
+    "problem": {"kind": "classification", "batch": 8, "model": "softmax"},
+    "algorithms": [{"kind": "net-fleet", "K": 3, "eta": 0.1}, {"kind": "ld-sgd", "K": 3, "eta": 0.1}],
+    "evaluation": {"every": 3},
+}
+BATCH_NORM = {"kind": "classification", "batch": 8, "model": "test_problems:batch_norm_net"}
+
+
+class StopsAt(Quiet):
+    """A display that stops the run, as Ctrl-C or a power cut would."""
+
+    def __init__(self, t: int, how: type[BaseException], *, at_record: bool = False) -> None:
+        self.t, self.how, self.at_record = t, how, at_record
+
+    def round(self, t: int) -> None:
+        if t == self.t and not self.at_record:
+            raise self.how("stopped by the test")
+
+    def record(self, record: dict[str, Any]) -> None:
+        if record["round"] == self.t and self.at_record:
+            raise self.how("stopped by the test")
+
+
+def end_state(history: History) -> Any:
+    """The algorithm's state in a run's last checkpoint."""
+    state_type = ALGORITHMS[history.config["algorithm"]["kind"]].State  # type: ignore[attr-defined]
+    path = (history.folder or Path()) / "checkpoint.safetensors"
+    return load(path, history.hash, state_type, torch.device("cpu")).state
+
+
+@pytest.mark.parametrize("problem", [TABLE["problem"], BATCH_NORM], ids=["softmax", "batch norm"])
+@pytest.mark.parametrize("how", [KeyboardInterrupt, SystemExit], ids=["Ctrl-C", "power cut"])
+@pytest.mark.parametrize(("t", "at_record"), [(1, False), (5, False), (7, False), (9, True), (12, True)])
+def test_a_resumed_history_is_the_uninterrupted_one(
+    tmp_path: Path, problem: Any, how: Any, t: int, at_record: bool
+) -> None:
+    plan = experiment({**TABLE, "problem": problem})
+    whole = run_experiment(plan, tmp_path / "whole")
+    with pytest.raises(how):
+        run_experiment(plan, tmp_path / "cut", display=StopsAt(t, how, at_record=at_record))
+    resumed = run_experiment(plan, tmp_path / "cut", resume=True)
+    for a, b in zip(whole, resumed, strict=True):
+        assert a.timeless() == b.timeless()
+        assert History.load(b.folder or "").timeless() == a.timeless()
+        assert all(torch.equal(x, y) for x, y in zip(end_state(a), end_state(b), strict=True))
+
+
+@pytest.mark.parametrize("engines", [("simulator", "peers"), ("peers", "simulator"), ("peers", "peers")])
+def test_a_run_can_go_on_in_another_engine(tmp_path: Path, engines: tuple[str, str]) -> None:
+    begin, end = (experiment({**TABLE, "engine": {"kind": kind, "dtype": "float64"}}) for kind in engines)
+    whole = run_experiment(begin)
+    with pytest.raises(SystemExit):
+        run_experiment(begin, tmp_path, display=StopsAt(7, SystemExit))
+    resumed = run_experiment(end, tmp_path, resume=True)
+    for a, b in zip(whole, resumed, strict=True):
+        assert np.allclose(a["loss"], b["loss"], rtol=1e-12)
+        assert np.array_equal(a["bytes"], b["bytes"])
+        assert np.array_equal(a["samples"], b["samples"])
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    plan = experiment(TABLE)
+    first = run_experiment(plan, tmp_path)
+    again = run_experiment(plan, tmp_path, resume=True, display=StopsAt(1, AssertionError))
+    assert [h.records for h in again] == [h.records for h in first]
+
+
+def test_runs_of_others_are_not_touched(tmp_path: Path) -> None:
+    run_experiment(experiment(TABLE), tmp_path)
+    with pytest.raises(CheckpointError, match="already holds runs .* add --resume"):
+        run_experiment(experiment(TABLE), tmp_path)
+    with pytest.raises(CheckpointError, match="resume with the experiment it was begun with"):
+        run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, resume=True)
+    longer = run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, overwrite=True)
+    assert longer[0].rounds == 13
+
+
+def test_a_half_written_line_is_dropped(tmp_path: Path) -> None:
+    history = run_experiment(experiment(TABLE), tmp_path)[0]
+    path = tmp_path / "net-fleet-seed0" / "history.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"round": 15, "accu')
+    assert History.load(path.parent).records == history.records
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", "truncate"])
+def test_a_damaged_checkpoint_is_refused_with_a_remedy(tmp_path: Path, damage: Any) -> None:
+    run_experiment(experiment(TABLE), tmp_path)
+    path = tmp_path / "net-fleet-seed0" / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-10] if damage == "truncate" else damage)
+    with pytest.raises(CheckpointError, match="delete it to start the run from the beginning"):
+        run_experiment(experiment(TABLE), tmp_path, resume=True)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    x = torch.zeros(2, 3)
+    save(tmp_path / "c", Snapshot(1, NetFleet.State(x, x, x)), "a" * 64)
+    with pytest.raises(CheckpointError, match="belongs to run aaaaaaaaaaaa"):
+        load(tmp_path / "c", "b" * 64, NetFleet.State, torch.device("cpu"))
+
+
+def test_a_snapshot_survives_its_file_and_its_parts(tmp_path: Path) -> None:
+    x, y, g = torch.randn(3, 4, 5)
+    snapshot = Snapshot(7, NetFleet.State(x, y, g), torch.randn(4, 2), 11, 12, 1.5)
+    save(tmp_path / "c", snapshot, "h")
+    back = load(tmp_path / "c", "h", NetFleet.State, torch.device("cpu"))
+    parts = join([share(back, [i], counts=i == 0) for i in range(4)])
+    for copy in (back, parts):
+        assert all(torch.equal(a, b) for a, b in zip(copy.state, snapshot.state, strict=True))
+        assert torch.equal(copy.buffers, snapshot.buffers)
+        assert (copy.t, copy.bytes, copy.samples) == (7, 11, 12)
+
+
+def test_divergence_says_who_when_and_why_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+    wild = {"kind": "net-fleet", "K": 3, "eta": 50.0, "label": "wild"}
+    table = {**TABLE, "problem": {"kind": "quadratics"}, "rounds": 400, "algorithms": [wild, TABLE["algorithms"][1]]}
+    histories = run_experiment(experiment(table), tmp_path)
+    assert histories[0].diverged is not None
+    assert "NET-FLEET diverged: " in histories[0].diverged
+    assert "with step size 50" in histories[0].diverged
+    t = int(histories[0].diverged.split("in round ")[1].split()[0])
+    kept = load(
+        tmp_path / "wild-seed0" / "checkpoint.safetensors", histories[0].hash, NetFleet.State, torch.device("cpu")
+    )
+    assert kept.t in (t, t + 1)  # the state before round t, or the one after it if only a metric overflowed
+    assert all(bool(torch.isfinite(part).all()) for part in kept.state)
+    assert all(np.isfinite(histories[0]["loss"]))
+    assert histories[1].diverged is None
+    assert histories[1].rounds == 400
+
+
+@pytest.mark.parametrize("engine", ["simulator", "peers"])
+def test_simulate_raises_on_divergence(engine: str) -> None:
+    with pytest.raises(DivergedError, match=r"NET-FLEET diverged: . is not finite in round \d+ with step size 50"):
+        simulate(NetFleet(eta=50.0), problem="quadratics", topology="ring", rounds=400, engine=EngineConfig(engine))
+
+
+def test_a_history_holds_what_was_promised() -> None:
+    history = simulate(NetFleet(K=2, eta=0.1), workers=4, topology="ring", rounds=6, evaluation=Evaluation(every=2))
+    assert history["round"].tolist() == [0, 2, 4, 6]
+    d, m, batch = 64 * 64 + 64 + 64 * 10 + 10, 4, 32
+    assert history["bytes"].tolist() == [t * 2 * m * 2 * d * 4 for t in (0, 2, 4, 6)]  # two vectors to two neighbours
+    assert history["samples"].tolist() == [(1 + 2 * t) * m * batch for t in (0, 2, 4, 6)]  # one gradient at the start
+    assert history["consensus_error"][0] == 0
+    assert (history["tracking_error"] < 1e-4).all()
+    total = history["grad_norm2"] + history["consensus_error"]
+    assert np.allclose(history["stationarity"], total)
+    low, mean, high = (history[f"worker_accuracy_{part}"] for part in ("min", "mean", "max"))
+    assert (low <= mean).all()
+    assert (mean <= high).all()
+    with pytest.raises(KeyError, match="no column 'accurracy'"):
+        history["accurracy"]
+
+
+def test_metrics_are_those_of_equation_4() -> None:
+    history = simulate("net-fleet", problem="quadratics", workers=5, topology="ring", rounds=1)
+    from netfleet.synthetic import Quadratics
+
+    problem = Quadratics(5)
+    gradient = problem.full_grad(torch.zeros(5, 10)).mean(0)
+    assert history.records[0]["grad_norm2"] == pytest.approx(gradient.square().sum().item(), rel=1e-6)
+    assert history.records[0]["distance2"] == pytest.approx(problem.optimum.square().sum().item(), rel=1e-6)
+
+
+def test_a_history_turns_into_a_dataframe_and_a_picture(tmp_path: Path) -> None:
+    history = simulate("dsgd", problem="quadratics", workers=3, topology="ring", rounds=4)
+    frame = history.to_dataframe()
+    assert frame["round"].tolist() == [0, 4]
+    assert set(frame["algorithm"]) == {"DSGD"}
+    history.plot(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_at_most_one_checkpoint_interval(tmp_path: Path) -> None:
+    import tomli_w
+
+    table = {**TABLE, "rounds": 400, "algorithms": TABLE["algorithms"][:1]}
+    (tmp_path / "e.toml").write_text(tomli_w.dumps(table))
+    whole = run_experiment(experiment(table))[0]
+    command = [sys.executable, "-m", "netfleet", "run", "e.toml", "--out", "out"]
+    history = tmp_path / "out" / "net-fleet-seed0" / "history.jsonl"
+    kills = 0
+    for attempt in range(4):
+        process = subprocess.Popen(
+            [*command, *(["--resume"] if attempt else [])], cwd=tmp_path, stdout=subprocess.DEVNULL
+        )
+        before = history.stat().st_size if history.exists() else 0
+        while process.poll() is None and (not history.exists() or history.stat().st_size < before + 4000):
+            time.sleep(0.005)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 2
+    subprocess.run([*command, "--resume"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    assert History.load(history.parent).timeless() == json.loads(json.dumps(whole.timeless()))
+
+
+@pytest.mark.slow
+def test_net_fleet_learns_non_iid_mnist_with_the_papers_cnn() -> None:
+    need_data("mnist", "train-images-idx3-ubyte.gz")
+    table = {
+        "rounds": 100,
+        "topology": {"kind": "erdos-renyi", "workers": 50, "p": 0.5},
+        "problem": {
+            "data": "mnist",
+            "model": "cnn",
+            "partition": {"kind": "shards", "shards": 250, "size": 200, "per_worker": 2},
+        },
+        "algorithms": [{"kind": "net-fleet", "K": 10, "eta": 0.01}],
+        "evaluation": {"every": 100, "gradient": False, "worker_test_samples": 100},
+    }
+    history = run_experiment(experiment(table))[0]
+    assert history.last["accuracy"] > 0.8
