@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -108,11 +108,10 @@ def net_fleet() -> NetFleet:
 
 
 @pytest.fixture
-def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[None]:
+def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """An environment without data folders."""
     monkeypatch.delenv("NETFLEET_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    yield
 
 
 def need_data(*parts: str) -> None:

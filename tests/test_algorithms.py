@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle import algorithm_1
 
 from conftest import digits_problem, matrix_mix, rollout
 from netfleet import DSGD, GTSGD, LDSGD, ConfigError, NetFleet, Problem, make_topology
 from netfleet.synthetic import Logistic, Quadratics
+from oracle import algorithm_1
 
 EXACT = 1e-12
 

@@ -96,7 +96,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
 
 def test_runs_of_others_are_not_touched(tmp_path: Path) -> None:
     run_experiment(experiment(TABLE), tmp_path)
-    with pytest.raises(CheckpointError, match="already holds runs .* add --resume"):
+    with pytest.raises(CheckpointError, match=r"already holds runs .* add --resume"):
         run_experiment(experiment(TABLE), tmp_path)
     with pytest.raises(CheckpointError, match="resume with the experiment it was begun with"):
         run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, resume=True)

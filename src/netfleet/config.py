@@ -100,9 +100,10 @@ class Experiment:
     def _labels(self) -> list[str]:
         from netfleet.algorithms import ALGORITHMS
 
-        labels: list[str] = [
-            a.get("label") or getattr(ALGORITHMS[a["kind"]], "title", a["kind"]) for a in self.algorithms
-        ]
+        labels: list[str] = []
+        for table in self.algorithms:
+            title: str = getattr(ALGORITHMS[table["kind"]], "title", table["kind"])
+            labels.append(table.get("label") or title)
         for label in labels:
             if labels.count(label) > 1:
                 raise ConfigError(
@@ -147,8 +148,9 @@ def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 
 def experiment(table: Mapping[str, Any]) -> Experiment:
     """A parsed experiment file as an `Experiment`, every part resolved against its registry."""
+    import netfleet.topology  # noqa: F401 (registers "matrix" weights)
+    from netfleet.graphs import GRAPHS
     from netfleet.mixing import WEIGHTS
-    from netfleet.topology import GRAPHS
 
     table = dict(table)
     algorithms = table.get("algorithms", [{"kind": "net-fleet"}])

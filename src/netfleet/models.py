@@ -7,6 +7,7 @@ inputs to class scores. None of them applies softmax: that is part of the loss.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -23,7 +24,8 @@ Init = Literal["torch", "glorot", "he"]
 
 def initialise(model: nn.Module, init: Init) -> nn.Module:
     """Draw a model's weights: as torch does by default, or uniformly after Glorot (2010) or He (2015), biases 0."""
-    draw = {"glorot": nn.init.xavier_uniform_, "he": nn.init.kaiming_uniform_}.get(init)
+    draws: dict[str, Callable[[Tensor], Tensor]] = {"glorot": nn.init.xavier_uniform_, "he": nn.init.kaiming_uniform_}
+    draw = draws.get(init)
     for module in model.modules():
         if draw and isinstance(module, nn.Conv2d | nn.Linear):
             draw(module.weight)

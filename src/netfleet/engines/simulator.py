@@ -73,7 +73,9 @@ def as_matrix(W: csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
     rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(rows, columns, torch.from_numpy(W.data), size=(m, m), dtype=dtype, device=device)
+        return torch.sparse_csr_tensor(
+            rows, columns, torch.from_numpy(W.data), (m, m), dtype=dtype, device=device, check_invariants=True
+        )
 
 
 def run_simulator(

@@ -69,7 +69,7 @@ def write_report(
 
 def _template() -> jinja2.Template:
     text = (resources.files("netfleet.report") / "report.html").read_text(encoding="utf-8")
-    rules = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    rules = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return rules.from_string(text)
 
 
@@ -230,5 +230,5 @@ def _svg(figure: Figure) -> str:
 def _png(figure: Figure) -> str:
     drawn, small = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png", dpi=DPI, transparent=True)
-    Image.open(drawn).quantize(128).save(small, format="png", optimize=True)  # a third of the size
+    Image.open(drawn).quantize(256).save(small, format="png", optimize=True)  # a third of the size
     return f"data:image/png;base64,{base64.b64encode(small.getvalue()).decode()}"

@@ -202,7 +202,7 @@ def draw_labels(counts: npt.ArrayLike) -> Figure:
     (workers, classes), totals, held = table.shape, table.sum(axis=1), (table > 0).sum(axis=1)
     height = min(max(0.2 * classes, 0.8), 4.5)
     blues = LinearSegmentedColormap.from_list("samples", ["#F1F3F6", "#9CC7E8", "#0072B2", "#08306B"])
-    ratios = [height, 0.7] if totals.min() < totals.max() else [height]
+    ratios = [height, 0.7] if totals.max() > 1.05 * totals.min() else [height]
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
         figure = Figure((10.4, sum(ratios) + 0.9), dpi=DPI, layout="constrained")
         axes, *below = figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios, squeeze=False).ravel()

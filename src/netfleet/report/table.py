@@ -148,7 +148,8 @@ def print_summary(histories: Iterable[History], console: Console) -> None:
     """Print the table; where it is too wide for the console, quality and costs each get one of their own."""
     rows = summary(histories)
     for table in _fitting(rows, columns(rows), console):
-        console.print(table, end="\n\n")
+        console.print(table)
+        console.print()
     for row in rows:
         if row.mark:
             console.print(Text.assemble((f"✗ {row.label}: {row.mark}. ", "red"), (row.diverged[0][2], "dim")))
