@@ -14,7 +14,7 @@ from netfleet import Algorithm, ModuleProblem, NetFleet, Problem, Topology, load
 from netfleet.algorithms import ALGORITHMS
 from netfleet.engines.loop import Snapshot
 from netfleet.models import MODELS
-from netfleet.synthetic import Logistic, Quadratics
+from netfleet.problems.synthetic import Logistic, Quadratics
 
 torch.set_num_threads(1)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import digits_problem, matrix_mix, rollout
 from netfleet import DSGD, GTSGD, LDSGD, ConfigError, NetFleet, Problem, make_topology
-from netfleet.synthetic import Logistic, Quadratics
+from netfleet.problems.synthetic import Logistic, Quadratics
 from oracle import algorithm_1
 
 EXACT = 1e-12

@@ -13,7 +13,7 @@ from conftest import Memory, digits_problem, matrix_mix, methods, rollout
 from netfleet import Algorithm, ConfigError, Topology, make_topology
 from netfleet.algorithms import ALGORITHMS
 from netfleet.engines import ENGINES
-from netfleet.synthetic import Quadratics
+from netfleet.problems.synthetic import Quadratics
 
 every_method = pytest.mark.parametrize("method", methods())
 

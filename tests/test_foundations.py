@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from netfleet import ConfigError, NetFleet, Topology, make_topology
 from netfleet.engines.simulator import SPARSE_BELOW, Simulator, as_matrix
+from netfleet.problems.synthetic import Quadratics
 from netfleet.randomness import bits, generator, integers, normal, uniform
 from netfleet.registry import Registry
 from netfleet.schedules import as_schedule
-from netfleet.synthetic import Quadratics
 
 THINGS: Registry[Any] = Registry("thing")
 

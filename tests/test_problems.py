@@ -14,8 +14,8 @@ from conftest import digits_problem, matrix_mix, rollout
 from netfleet import ConfigError, ModuleProblem, NetFleet, load_dataset, make_partition, make_topology
 from netfleet.engines import ENGINES
 from netfleet.models import MODELS
-from netfleet.replica import flatten
-from netfleet.synthetic import Logistic, Quadratics
+from netfleet.problems.replica import flatten
+from netfleet.problems.synthetic import Logistic, Quadratics
 
 
 def batch_norm_net() -> nn.Module:

@@ -182,7 +182,7 @@ def test_a_history_holds_what_was_promised() -> None:
 
 def test_metrics_are_those_of_equation_4() -> None:
     history = simulate("net-fleet", problem="quadratics", workers=5, topology="ring", rounds=1)
-    from netfleet.synthetic import Quadratics
+    from netfleet.problems.synthetic import Quadratics
 
     problem = Quadratics(5)
     gradient = problem.full_grad(torch.zeros(5, 10)).mean(0)

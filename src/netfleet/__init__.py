@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from netfleet.errors import ConfigError, DataError, DivergedError, NetfleetError, TopologyError
     from netfleet.experiment import run_experiment, simulate
     from netfleet.history import History
-    from netfleet.module_problem import ModuleProblem
-    from netfleet.problem import Problem
+    from netfleet.problems import ModuleProblem, Problem
     from netfleet.topology import Topology, make_topology
 
 _HOME = {
@@ -31,8 +30,7 @@ _HOME = {
     "errors": ("ConfigError", "DataError", "DivergedError", "NetfleetError", "TopologyError"),
     "experiment": ("run_experiment", "simulate"),
     "history": ("History",),
-    "module_problem": ("ModuleProblem",),
-    "problem": ("Problem",),
+    "problems": ("ModuleProblem", "Problem"),
     "topology": ("Topology", "make_topology"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}

@@ -102,8 +102,8 @@ class Experiment:
 
         labels: list[str] = []
         for table in self.algorithms:
-            title: str = getattr(ALGORITHMS[table["kind"]], "title", table["kind"])
-            labels.append(table.get("label") or title)
+            title = getattr(ALGORITHMS[table["kind"]], "title", None)
+            labels.append(str(table.get("label") or title or table["kind"]))
         for label in labels:
             if labels.count(label) > 1:
                 raise ConfigError(
@@ -196,16 +196,15 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
 
 
 def _resolve_problem(table: Table) -> Table:
-    from netfleet import module_problem, synthetic  # noqa: F401 (they register the problems)
     from netfleet.data import PARTITIONS, SOURCES
     from netfleet.models import MODELS
-    from netfleet.problem import PROBLEMS
+    from netfleet.problems import LOSSES, PROBLEMS
 
     nested: dict[str, Registry[Any]] = {
         "data": SOURCES,
         "partition": PARTITIONS,
         "model": MODELS,
-        "loss": module_problem.LOSSES,
+        "loss": LOSSES,
     }
     resolved = PROBLEMS.resolve(table, dict.fromkeys(GIVEN))
     for key, registry in nested.items():

@@ -20,7 +20,7 @@ from netfleet.config import EngineConfig, Evaluation, Experiment, RunConfig, con
 from netfleet.engines import ENGINES, Snapshot
 from netfleet.errors import CheckpointError, ConfigError, DivergedError
 from netfleet.history import CHECKPOINT_FILE, CONFIG_FILE, History
-from netfleet.problem import PROBLEMS, Problem
+from netfleet.problems import PROBLEMS, Problem
 from netfleet.progress import Display, Live, Quiet
 from netfleet.recorder import RunRecorder
 from netfleet.topology import Topology, make_topology

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from netfleet.problem import Problem
+from netfleet.problems.base import Problem
 
 Record = dict[str, Any]
 

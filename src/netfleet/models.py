@@ -35,7 +35,9 @@ def initialise(model: nn.Module, init: Init) -> nn.Module:
 
 
 @MODELS.register("cnn")
-def cnn(inputs: tuple[int, ...], classes: int, channels: int = 16, padding: int = 1, init: Init = "torch") -> nn.Module:
+def cnn(
+    inputs: tuple[int, ...], classes: int, channels: int = 16, padding: int = 1, init: Init = "glorot"
+) -> nn.Module:
     """The paper's CNN: twice a 3×3 convolution, ReLU and 2×2 max-pooling, then one linear layer.
 
     Pooling stands before ReLU because the two commute (both are monotone) and ReLU then has a quarter of the work.

@@ -73,10 +73,11 @@ class Live:
     def record(self, record: dict[str, Any]) -> None:
         note = describe(record)
         self._progress.update(self._task, note=note)
-        tenths = 10 * record["round"] // self._rounds
-        if not self.console.is_terminal and tenths > self._said:  # a log gets ten lines a run
-            self._said = tenths
-            self.console.print(f"{self.label}: round {record['round']}/{self._rounds}  {note}", markup=False)
+        quarters = 4 * record["round"] // self._rounds
+        if not self.console.is_terminal and quarters > self._said:  # a log gets four lines a run
+            self._said = quarters
+            line = f"{self.label}: round {record['round']}/{self._rounds}  {note}"
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         self._progress.stop_task(self._task)

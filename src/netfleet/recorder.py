@@ -12,7 +12,7 @@ from netfleet.engines import Snapshot
 from netfleet.engines.loop import diverged
 from netfleet.history import CHECKPOINT_FILE, History
 from netfleet.metrics import measure
-from netfleet.problem import Problem
+from netfleet.problems.base import Problem
 from netfleet.progress import Display
 
 

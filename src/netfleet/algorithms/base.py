@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, overload
 from torch import Tensor
 
 from netfleet.errors import ConfigError
-from netfleet.problem import Problem
+from netfleet.problems.base import Problem
 from netfleet.registry import Registry
 from netfleet.schedules import Schedule, as_schedule
 

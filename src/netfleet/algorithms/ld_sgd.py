@@ -20,7 +20,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
-from netfleet.problem import Problem
+from netfleet.problems.base import Problem
 
 
 @ALGORITHMS.register("ld-sgd")

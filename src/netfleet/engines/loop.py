@@ -16,7 +16,7 @@ from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.errors import DivergedError
-from netfleet.problem import Problem, Sample
+from netfleet.problems.base import Problem, Sample
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.engines.loop import Recorder, Snapshot, join, share, train
 from netfleet.errors import TransportError
-from netfleet.problem import Problem
-from netfleet.replica import one_intra_op_thread
+from netfleet.problems.base import Problem
+from netfleet.problems.replica import one_intra_op_thread
 from netfleet.topology import Topology
 
 

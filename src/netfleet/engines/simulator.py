@@ -11,8 +11,8 @@ from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.engines.loop import Recorder, Snapshot, train
-from netfleet.problem import Problem
-from netfleet.replica import Pool, available_threads, one_intra_op_thread
+from netfleet.problems.base import Problem
+from netfleet.problems.replica import Pool, available_threads, one_intra_op_thread
 from netfleet.topology import Topology
 
 #: Share of non-zero weights below which a sparse product is cheaper than a dense one (docs/architecture.md).

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from netfleet import randomness
 from netfleet.errors import ConfigError
-from netfleet.problem import PROBLEMS, Problem, Sample, Scores
+from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
 
 Array = npt.NDArray[np.float64]
 

@@ -16,9 +16,8 @@ from netfleet import randomness
 from netfleet.data import Dataset, label_counts, load_dataset, make_partition
 from netfleet.errors import ConfigError
 from netfleet.models import MODELS
-from netfleet.problem import PROBLEMS, Problem, Sample, Scores
-from netfleet.registry import Registry
-from netfleet.replica import (
+from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
+from netfleet.problems.replica import (
     Loss,
     Pool,
     Replica,
@@ -28,6 +27,7 @@ from netfleet.replica import (
     one_intra_op_thread,
     vmap_gradient,
 )
+from netfleet.registry import Registry
 
 LOSSES: Registry[Loss] = Registry("loss")
 BatchNormPolicy = Literal["mixed", "local", "recalibrated"]

@@ -1,0 +1,119 @@
+"""Write docs/experiments.md from the registries: python docs/make_reference.py (a test checks that it is current)."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import netfleet.topology  # noqa: F401 (registers the weights that are read from files)
+from netfleet.algorithms import ALGORITHMS
+from netfleet.config import GIVEN, EngineConfig, Evaluation
+from netfleet.data import PARTITIONS, SOURCES
+from netfleet.graphs import GRAPHS
+from netfleet.mixing import WEIGHTS
+from netfleet.models import MODELS
+from netfleet.problems import LOSSES, PROBLEMS
+from netfleet.registry import Registry, describe, parameters
+from netfleet.schedules import SCHEDULES
+
+METRICS = {
+    "round": "rounds done; 0 is the initial model",
+    "accuracy, loss": "of the average model x̄ on the test data (for synthetic problems the loss is f itself)",
+    "worker_accuracy_mean/min/max, worker_loss_…": "over the workers' own models xᵢ",
+    "train_loss, grad_norm2": "f(x̄) and ‖∇f(x̄)‖² over the workers' training data",
+    "consensus_error": "(1/m) Σᵢ ‖xᵢ − x̄‖²",
+    "stationarity": "grad_norm2 + consensus_error, eq. (4) of the paper",
+    "tracking_error": "‖Σᵢ (yᵢ − gᵢ)‖ of tracking methods, 0 up to rounding",
+    "distance2": "‖x̄ − x*‖² where the optimum is known",
+    "eta": "step size of the last round",
+    "bytes": "payload sent by all workers so far",
+    "samples": "training samples used by all workers so far",
+    "seconds": "spent in rounds so far, evaluation excluded; the only column that differs between equal runs",
+}
+
+HEAD = """# Experiment files
+
+Made by `python docs/make_reference.py` from the code; do not edit by hand.
+
+An experiment is a TOML file. Wherever a *kind* is asked for, write its name (`model = "mlp"`), a table with
+parameters (`model = {kind = "mlp", hidden = [128]}`), or `"package.module:factory"` for your own; modules are found
+beside the file, in the current folder, and among the installed packages. Unknown keys are errors.
+`netfleet run FILE --set a.b=value` changes any value; in `algorithms.…` it changes every algorithm.
+
+| top-level key | default | |
+|---|---|---|
+| `rounds` | required | communication rounds |
+| `name` | `"experiment"` | names the output folder and the report |
+| `seeds` | `[0]` | one run per algorithm and seed; a seed determines graph, split, initial model and mini-batches |
+| `checkpoint_every` | `50` | rounds between checkpoints |
+| `[topology]` | erdos-renyi | a graph, its `workers` and its `weights` |
+| `[problem]` | classification | data, partition, model, batch, … |
+| `[[algorithms]]` | net-fleet | one or more; `label` names the curve |
+| `[evaluation]`, `[engine]` | | below |
+"""
+
+
+def sentence(thing: Any) -> str:
+    """The first paragraph of a docstring on one line."""
+    return " ".join((inspect.getdoc(thing) or "").split("\n\n")[0].split()).replace("|", "\\|")
+
+
+def rows(items: Iterable[tuple[str, str, str]], heads: tuple[str, str, str]) -> str:
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---|"]
+    return "\n".join(lines + [f"| {' | '.join(item)} |" for item in items]) + "\n"
+
+
+def value(default: Any) -> str:
+    """A default as TOML would write it."""
+    if isinstance(default, float):
+        return f"{default:.4g}"
+    return "none" if default is None else json.dumps(list(default) if isinstance(default, tuple) else default)
+
+
+def signature(factory: Any) -> str:
+    shown = {k: p for k, p in parameters(factory).items() if k not in GIVEN}
+    return ", ".join(f"`{k}`" + ("" if p.default is p.empty else f" = {value(p.default)}") for k, p in shown.items())
+
+
+def registry(title: str, things: Registry[Any], note: str = "") -> str:
+    table = rows(
+        ((f"`{n}`", signature(things[n]), sentence(things[n])) for n in sorted(things)), ("kind", "parameters", "")
+    )
+    return f"\n## {title}\n\n{note}{table}"
+
+
+def fields(title: str, cls: Any) -> str:
+    hints = parameters(cls)
+    items = (
+        (f"`{f.name}`", f"`{value(f.default)}`", describe(hints[f.name].annotation)) for f in dataclasses.fields(cls)
+    )
+    return f"\n## {title}\n\n{sentence(cls)}\n\n" + rows(items, ("key", "default", ""))
+
+
+def reference() -> str:
+    """The whole page."""
+    parts = [
+        HEAD,
+        registry("Graphs: `[topology]`", GRAPHS, "All take `workers`; a random graph is a function of the seed.\n\n"),
+        registry("Weights: `topology.weights`", WEIGHTS),
+        registry("Problems: `[problem]`", PROBLEMS),
+        registry("Data: `problem.data`", SOURCES),
+        registry("Partitions: `problem.partition`", PARTITIONS),
+        registry("Models: `problem.model`", MODELS),
+        registry("Losses: `problem.loss`", LOSSES),
+        registry("Algorithms: `[[algorithms]]`", ALGORITHMS),
+        registry("Step sizes: `eta`", SCHEDULES, "A number, or one of these tables. t counts rounds.\n\n"),
+        fields("`[evaluation]`", Evaluation),
+        fields("`[engine]`", EngineConfig),
+        "\n## What a history records\n\n| column | |\n|---|---|\n",
+        "".join(f"| {name} | {text} |\n" for name, text in METRICS.items()),
+    ]
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("experiments.md").write_text(reference(), encoding="utf-8")

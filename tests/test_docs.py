@@ -1,0 +1,68 @@
+"""The documentation's code runs, and what is generated is current."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import netfleet
+from netfleet.config import experiment
+from netfleet.experiment import run_experiment
+
+ROOT = Path(__file__).parents[1]
+MODULES = [m.name for m in pkgutil.walk_packages(netfleet.__path__, "netfleet.") if not m.name.endswith("__main__")]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["netfleet", *MODULES])
+def test_the_examples_in_docstrings_run(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_readmes_experiment_runs() -> None:
+    (text,) = blocks("README.md", "toml")
+    table = tomllib.loads(text)
+    histories = run_experiment(experiment({**table, "rounds": 2, "seeds": [0]}))
+    assert [h.label for h in histories] == ["NET-FLEET", "LD-SGD"]
+
+
+def test_the_readmes_python_runs(tmp_path: Path) -> None:
+    (code,) = blocks("README.md", "python")
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code.replace("rounds=100", "rounds=5")], cwd=tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "curves.png").exists()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
+def test_the_example_experiments_are_valid(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(path.parent))
+    assert experiment(tomllib.loads(path.read_text())).runs()
+
+
+def test_the_reference_page_is_current() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))["reference"]()
+    assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == made, "run python docs/make_reference.py"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_a_fresh_interpreter_knows_every_problem() -> None:
+    code = "import netfleet as nf; nf.simulate(problem='quadratics', topology='ring', workers=3, rounds=1)"
+    assert subprocess.run([sys.executable, "-W", "error", "-c", code]).returncode == 0
