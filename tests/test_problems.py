@@ -88,6 +88,14 @@ def test_the_objective_can_be_budgeted() -> None:
     assert torch.nn.functional.cosine_similarity(exact, estimate, dim=0) > 0.9
 
 
+def test_images_lie_with_their_channels_last_even_if_there_is_one() -> None:
+    problem = digits_problem(3, "cnn")
+    inputs = problem._train.inputs(problem.sample(0, 1).rows[0])
+    assert inputs.shape == (8, 1, 8, 8)
+    assert inputs.stride() == (64, 1, 8, 1)
+    assert torch.equal(inputs, problem.data.train_x[problem.sample(0, 1).rows[0]])
+
+
 def test_a_mini_batch_depends_on_its_address_only() -> None:
     problem = digits_problem(4)
     wanted = problem.sample(7, 2).rows

@@ -274,7 +274,9 @@ class _Rows:
     def __init__(self, inputs: Tensor, targets: Tensor, dtype: torch.dtype, device: torch.device) -> None:
         self.image = inputs.dim() == 4
         inputs = inputs.to(device, dtype)
-        self._inputs = inputs.permute(0, 2, 3, 1).contiguous() if self.image else inputs
+        if self.image:  # `contiguous()` would keep the strides of one-channel images, which say channels first
+            inputs = inputs.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+        self._inputs = inputs
         self._targets = targets.to(device)
 
     def inputs(self, rows: Tensor | list[int]) -> Tensor:
