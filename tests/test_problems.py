@@ -14,7 +14,7 @@ from conftest import digits_problem, matrix_mix, rollout
 from netfleet import ConfigError, ModuleProblem, NetFleet, load_dataset, make_partition, make_topology
 from netfleet.engines import ENGINES
 from netfleet.models import MODELS
-from netfleet.problems.replica import flatten
+from netfleet.problems.replica import flatten, vmap_gradient
 from netfleet.problems.synthetic import Logistic, Quadratics
 
 
@@ -220,6 +220,46 @@ def test_dropout_does_not_depend_on_threads_or_torchs_generator(ring: Any) -> No
         assert torch.equal(before, torch.get_rng_state())
         ends.append(memory.snapshots[-1].state.x)
     assert torch.equal(ends[0], ends[1])
+
+
+class Scaled(nn.Linear):
+    """A layer of a user's own, with a forward pass that vmap cannot follow."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * (2.0 if x.sum().item() > 0 else 1.0)
+
+
+def test_only_models_of_known_layers_are_stacked(ring: Any) -> None:
+    from netfleet.problems.replica import can_stack
+
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert can_stack(MODELS.build("mlp", inputs=(1, 8, 8), classes=10), cpu)
+    convolution = MODELS.build("cnn", inputs=(1, 8, 8), classes=10)
+    assert not can_stack(convolution, cpu)
+    assert can_stack(convolution, gpu)
+    own = nn.Sequential(nn.Flatten(), Scaled(64, 10))
+    assert not can_stack(own, gpu)
+    problem = digits_problem(4, own)
+    assert torch.isfinite(problem.grad(scattered(problem), problem.sample(0, 1))).all()
+
+
+@pytest.mark.parametrize("model", ["cnn", "mlp", "softmax"])
+def test_stacked_gradients_equal_those_one_by_one(model: str) -> None:
+    problem = digits_problem(4, model, dtype=torch.float64)
+    x, sample = scattered(problem), problem.sample(0, 1)
+    rows = sample.rows
+    stacked = vmap_gradient(problem.model, problem.loss)(x, problem._train.inputs(rows), problem._train.targets(rows))
+    assert torch.allclose(stacked, problem._looped(x, sample), atol=1e-13)
+
+
+def test_the_users_module_is_left_alone() -> None:
+    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval()
+    before = flatten(list(own.parameters()), torch.float32)
+    problem = digits_problem(4, own, dtype=torch.float64)
+    problem.grad(scattered(problem), problem.sample(0, 1))
+    assert not own.training
+    assert torch.equal(flatten(list(own.parameters()), torch.float32), before)
+    assert next(own.parameters()).dtype is torch.float32
 
 
 def test_a_group_norm_resnet_has_no_buffers_and_a_batch_norm_one_has() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -120,7 +121,9 @@ def _run(options: argparse.Namespace) -> int:
                 experiment, out, resume=options.resume, overwrite=options.overwrite, display=live
             )
     except KeyboardInterrupt:
-        command = " ".join(["netfleet run", *([options.file] if options.file else []), f"--out {out} --resume"])
+        again = ["netfleet", "run", *([options.file] if options.file else [])]
+        again += [word for override in overrides for word in ("--set", override)]
+        command = shlex.join([*again, "--out", str(out), "--resume"])
         print(f"netfleet: interrupted; what was reached is in {out}. Go on with: {command}", file=sys.stderr)
         return 130
     return _report(experiment, histories, out, console)

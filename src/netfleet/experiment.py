@@ -87,7 +87,7 @@ def run_experiment(
     histories = []
     for run in runs:
         folder = None if out is None else out / folder_name(run)
-        history, start = _open(run, folder, resume)
+        history, start = _open(run, folder, resume, experiment.engine.device)
         if start is None or start.t < experiment.rounds:
             _execute(experiment, run, setting(run.seed), history, start, display or Quiet())
         histories.append(history)
@@ -156,7 +156,7 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
     write_atomically(out / "experiment.toml", lambda file: file.write(text.encode()))
 
 
-def _open(run: RunConfig, folder: Path | None, resume: bool) -> tuple[History, Snapshot | None]:
+def _open(run: RunConfig, folder: Path | None, resume: bool, device: str) -> tuple[History, Snapshot | None]:
     """A run's history, and the snapshot to go on from where there is one."""
     fresh = History(run.config, run.hash, run.label, run.seed, folder=folder)
     if folder is None or not resume or not (folder / CONFIG_FILE).exists():
@@ -173,7 +173,7 @@ def _open(run: RunConfig, folder: Path | None, resume: bool) -> tuple[History, S
         fresh.write_config()
         return fresh, None
     state_type = ALGORITHMS[run.config["algorithm"]["kind"]].State  # type: ignore[attr-defined]
-    start = checkpoint.load(path, run.hash, state_type, torch.device("cpu"))
+    start = checkpoint.load(path, run.hash, state_type, torch.device(checked_device(device)))
     history.keep_until(start.t)
     return history, start
 

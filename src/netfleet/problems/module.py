@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from netfleet.problems.replica import (
     Pool,
     Replica,
     available_threads,
+    can_stack,
     draws_random_numbers,
     flatten,
     one_intra_op_thread,
@@ -76,10 +78,10 @@ class ModuleProblem(Problem):
         self.workers = tuple(range(self.m) if workers is None else workers)
         self.dtype, self.device = dtype, torch.device(device)
         self.loss = loss or cross_entropy()
-        self.model = model.to(self.device, dtype).train()
-        self._start = flatten([p for p in model.parameters() if p.requires_grad], dtype)
+        self.model = copy.deepcopy(model).to(self.device, dtype).train()
+        self._start = flatten([p for p in self.model.parameters() if p.requires_grad], dtype)
         self.d = self._start.numel()
-        self._buffer_start = flatten(list(model.buffers()), dtype)
+        self._buffer_start = flatten(list(self.model.buffers()), dtype)
         self._threads = threads or available_threads()
         self._train = _Rows(data.train_x, data.train_y, dtype, self.device)
         self._test = _Rows(data.test_x, data.test_y, dtype, self.device)
@@ -101,10 +103,8 @@ class ModuleProblem(Problem):
         threads = 1 if self._random or not on_cpu else min(self._threads, max(len(self.workers), _LANES))
         self._pool = Pool(threads)
         self._replicas = [Replica(self.model, self.loss) for _ in range(threads)]
-        # The written rule: vmap where it wins (accelerators; linear layers on a CPU) and can be used at all.
-        convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in self.model.modules())
-        stacked = len(self.workers) > 1 and not self._random and not has_buffers and self.batch > 0
-        self._vmap = vmap_gradient(self.model, self.loss) if stacked and not (on_cpu and convolves) else None
+        stacks = len(self.workers) > 1 and self.batch > 0 and not self._random and not has_buffers
+        self._vmap = vmap_gradient(self.model, self.loss) if stacks and can_stack(self.model, self.device) else None
 
     def at(self, workers: Sequence[int]) -> ModuleProblem:
         other = object.__new__(ModuleProblem)

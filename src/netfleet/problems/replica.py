@@ -76,10 +76,30 @@ class Replica:
 def draws_random_numbers(model: nn.Module, inputs: Tensor) -> bool:
     """Whether a training step of the model uses torch's global generator (dropout and the like)."""
     probe = copy.deepcopy(model).train()
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        before = torch.get_rng_state()
+    cuda = [inputs.device] if inputs.device.type == "cuda" else []
+
+    def states() -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in cuda)]
+
+    with torch.random.fork_rng(devices=cuda), torch.no_grad():
+        before = states()
         probe(inputs)
-        return not torch.equal(before, torch.get_rng_state())
+        return not all(torch.equal(a, b) for a, b in zip(before, states(), strict=True))
+
+
+def can_stack(model: nn.Module, device: torch.device) -> bool:
+    """The written rule of which models are differentiated for all workers at once by `vmap`, and not one by one.
+
+    On a CPU those made of linear layers; elsewhere convolutions too, whose grouped form is slow on a CPU only. A
+    module of another kind may do anything in its forward pass, so it is run as it is, worker by worker.
+    """
+    allowed = _STACKED if device.type == "cpu" else _STACKED | _CONVOLVING
+    return all(type(module) in allowed for module in model.modules())
+
+
+_STACKED = {nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, nn.LayerNorm, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU}
+_STACKED |= {nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus}
+_CONVOLVING = {nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.GroupNorm}
 
 
 def vmap_gradient(model: nn.Module, loss: Loss) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
