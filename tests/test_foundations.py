@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netfleet import ConfigError, NetFleet, Topology, make_topology
-from netfleet.engines.simulator import SPARSE_BELOW, Simulator, as_matrix
+from netfleet.engines.simulator import Simulator, as_matrix
 from netfleet.problems.synthetic import Quadratics
 from netfleet.randomness import bits, generator, integers, normal, uniform
 from netfleet.registry import Registry
@@ -127,8 +127,7 @@ def test_random_integers_stay_below_their_bound(low: int, address: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_sparse_and_dense_mixing_agree(dtype: torch.dtype) -> None:
-    topology = make_topology("ring", workers=80)  # 3/80 < 5 %
-    assert SPARSE_BELOW > 3 / 80
+    topology = make_topology("ring", workers=80)
     W = as_matrix(topology.W(), dtype, torch.device("cpu"))
     assert W.layout is torch.sparse_csr
     simulator = Simulator(Quadratics(80, d=3, dtype=dtype), topology)
@@ -138,6 +137,11 @@ def test_sparse_and_dense_mixing_agree(dtype: torch.dtype) -> None:
     assert torch.allclose(mixed, expected, atol=1e-5)
     assert torch.allclose(twice, 2 * expected, atol=1e-5)
     assert simulator.bytes_sent() == 2 * 80 * 2 * 20_000 * x.element_size()
+
+
+def test_a_dense_graph_is_mixed_densely() -> None:
+    W = make_topology("complete", workers=40).W()
+    assert as_matrix(W, torch.float32, torch.device("cpu")).layout is torch.strided
 
 
 def test_any_networkx_graph_is_a_topology() -> None:

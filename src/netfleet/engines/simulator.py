@@ -15,8 +15,8 @@ from netfleet.problems.base import Problem
 from netfleet.problems.replica import Pool, available_threads, one_intra_op_thread
 from netfleet.topology import Topology
 
-#: Share of non-zero weights below which a sparse product is cheaper than a dense one (docs/architecture.md).
-SPARSE_BELOW = 0.05
+#: W is applied sparsely where it has fewer non-zeros per row than this, or a smaller share of them (benchmarks/mixing.py).
+SPARSE_PER_ROW, SPARSE_SHARE = 16, 0.02
 #: Columns per product: fixed, so that the result does not depend on the number of threads.
 _COLUMNS = 8192
 
@@ -68,7 +68,7 @@ class Simulator:
 def as_matrix(W: csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
     """W as a torch matrix, dense or sparse, whichever multiplies faster."""
     m = W.shape[0]
-    if W.nnz >= SPARSE_BELOW * m * m:
+    if W.nnz >= max(SPARSE_PER_ROW * m, SPARSE_SHARE * m * m):
         return torch.from_numpy(W.toarray()).to(device, dtype)
     rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices))
     with warnings.catch_warnings():
