@@ -15,7 +15,7 @@ from netfleet.problems.base import Problem
 from netfleet.problems.replica import Pool, available_threads, one_intra_op_thread
 from netfleet.topology import Topology
 
-#: W is applied sparsely where it has fewer non-zeros per row than this, or a smaller share of them (benchmarks/mixing.py).
+#: W is applied sparsely where it has fewer non-zeros per row, or a smaller share of them (benchmarks/mixing.py).
 SPARSE_PER_ROW, SPARSE_SHARE = 16, 0.02
 #: Columns per product: fixed, so that the result does not depend on the number of threads.
 _COLUMNS = 8192
