@@ -17,7 +17,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/netfleet run --out runs/demo
+	$(BIN)/netfleet run --out runs/demo --overwrite
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .

@@ -140,6 +140,7 @@ def test_net_fleet_reaches_the_optimum_of_logistic_regression(graph: Any) -> Non
 
 
 @pytest.mark.parametrize("method", [NetFleet, LDSGD])
-def test_fewer_than_one_local_step_is_refused(method: Any) -> None:
-    with pytest.raises(ConfigError, match="K, the number of local steps per round, must be at least 1, got 0"):
-        method(K=0)
+@pytest.mark.parametrize("K", [0, -3, 2.5])
+def test_fewer_than_one_local_step_is_refused(method: Any, K: Any) -> None:
+    with pytest.raises(ConfigError, match=f"K, the number of local steps per round, must be a whole number .* got {K}"):
+        method(K=K)

@@ -13,6 +13,7 @@ from netfleet import ConfigError, DataError, NetfleetError, TopologyError, load_
 from netfleet.cli import main
 from netfleet.config import experiment, parse_overrides
 from netfleet.experiment import without_none
+from netfleet.graphs import GRAPHS
 
 BASE: dict[str, Any] = {
     "rounds": 2,
@@ -26,6 +27,14 @@ def changed(**changes: Any) -> dict[str, Any]:
     return {**BASE, **changes}
 
 
+USER_PARTS = """
+from torch import nn
+NUMBER = 3
+def not_a_model(): return 3
+def too_narrow(): return nn.Sequential(nn.Flatten(), nn.Linear(63, 10))
+def lazy(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
+def mean_loss(): return nn.CrossEntropyLoss()
+"""
 DIGITS = {"kind": "classification", "data": "digits", "model": "softmax"}
 # (what is changed, error class, what the sentence says)
 BAD: dict[str, tuple[dict[str, Any], type[NetfleetError], str]] = {
@@ -58,7 +67,7 @@ BAD: dict[str, tuple[dict[str, Any], type[NetfleetError], str]] = {
     "no workers": (changed(topology={"kind": "ring"}), ConfigError, "graph 'ring' needs workers"),
     "no rounds": ({k: v for k, v in BASE.items() if k != "rounds"}, ConfigError, "the experiment needs 'rounds'"),
     "zero rounds": (changed(rounds=0), ConfigError, "rounds must be at least 1, got 0"),
-    "K < 1": (changed(algorithms=[{"kind": "net-fleet", "K": 0}]), ConfigError, "must be at least 1, got 0"),
+    "K < 1": (changed(algorithms=[{"kind": "net-fleet", "K": 0}]), ConfigError, "a whole number from 1 on, got 0"),
     "negative step size": (
         changed(algorithms=[{"kind": "net-fleet", "eta": -1.0}]),
         ConfigError,
@@ -86,6 +95,46 @@ BAD: dict[str, tuple[dict[str, Any], type[NetfleetError], str]] = {
         changed(engine={"kind": "cloud"}),
         ConfigError,
         "must be one of 'simulator', 'peers', got 'cloud'",
+    ),
+    "labels that share a folder": (
+        changed(algorithms=[{"kind": "dsgd", "label": "A"}, {"kind": "dsgd", "label": "a"}]),
+        ConfigError,
+        "the labels 'A' and 'a' would share the folder 'a-seed0'",
+    ),
+    "what netfleet itself supplies": (
+        changed(problem={"kind": "quadratics", "workers": 3}),
+        ConfigError,
+        "problem 'quadratics' has no parameter 'workers'",
+    ),
+    "weights of a graph that brings its own": (
+        changed(topology={"kind": "random-matching", "workers": 4, "weights": "metropolis"}),
+        ConfigError,
+        "varies in time and brings its own weights",
+    ),
+    "a huge seed": (changed(seeds=[10**20]), ConfigError, "seeds must be one or more different whole numbers"),
+    "a model that is none": (
+        changed(problem={**DIGITS, "model": "user_parts:not_a_model"}),
+        ConfigError,
+        "model 'user_parts:not_a_model' made a int, expected Module",
+    ),
+    "a model that does not fit": (
+        changed(problem={**DIGITS, "model": "user_parts:too_narrow"}),
+        ConfigError,
+        r"the model and its loss fail on a batch of \(2, 1, 8, 8\)",
+    ),
+    "a lazy model": (changed(problem={**DIGITS, "model": "user_parts:lazy"}), ConfigError, "is lazy"),
+    "a loss that is a mean": (
+        changed(problem={**DIGITS, "loss": "user_parts:mean_loss"}),
+        ConfigError,
+        r"one value per sample, shape \(2,\), but returned \(\)",
+    ),
+    "not callable": (changed(problem={**DIGITS, "model": "user_parts:NUMBER"}), ConfigError, "expected a class or a f"),
+    "half a path": (changed(problem={**DIGITS, "model": ":x"}), ConfigError, "expected 'package.module:factory'"),
+    "the meta device": (changed(engine={"device": "meta"}), ConfigError, "device 'meta' cannot be used here"),
+    "exact gradients with dropout": (
+        changed(problem={**DIGITS, "model": "test_problems:dropout_net", "batch": 0}),
+        ConfigError,
+        r"batch = 0 \(exact gradients\) has no meaning",
     ),
     "disconnected graph": (
         changed(topology={"kind": "edge-list", "path": "apart.txt"}),
@@ -120,6 +169,8 @@ BAD: dict[str, tuple[dict[str, Any], type[NetfleetError], str]] = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with the files that the bad inputs name."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "user_parts.py").write_text(USER_PARTS)
     (tmp_path / "apart.txt").write_text("0 1\n2 3\n")
     (tmp_path / "W.csv").write_text("0.5,0.25,0.25\n0.25,0.5,0.25\n0.5,0.25,0.5\n")
     (tmp_path / "corrupt").mkdir()
@@ -195,6 +246,29 @@ def test_overrides_reach_into_tables_and_every_algorithm() -> None:
     assert (changed_demo.rounds, changed_demo.topology["workers"], changed_demo.seeds) == (7, 4, (3, 4))
     assert {a["eta"] for a in changed_demo.algorithms} == {0.5}
     assert changed_demo.problem["model"]["kind"] == "softmax"
+
+
+def test_overrides_can_address_one_algorithm() -> None:
+    demo = load_experiment(None, ["algorithms.net-fleet.K=3", "algorithms.1.eta=0.5"])
+    assert [a.get("K") for a in demo.algorithms] == [3, 10, None, None]
+    assert [a["eta"] for a in demo.algorithms] == [0.05, 0.5, 0.05, 0.05]
+    with pytest.raises(ConfigError, match="nothing there has the number or kind 'scaffold'"):
+        load_experiment(None, ["algorithms.scaffold.K=3"])
+
+
+@pytest.mark.parametrize("kind", sorted(set(GRAPHS) - {"edge-list"}))
+def test_every_graph_runs_from_an_experiment_file(kind: str) -> None:
+    history = run_experiment(experiment(changed(topology={"kind": kind, "workers": 8})))[0]
+    assert history.rounds == 2
+
+
+def test_nested_tables_are_resolved_too() -> None:
+    eta = {"kind": "warm-up", "rounds": 3, "then": {"kind": "step", "start": 0.1, "every": 2}}
+    table = changed(algorithms=[{"kind": "dsgd", "eta": eta}], topology={"kind": "random-matching", "workers": 4})
+    config = experiment(table).runs()[0].config
+    assert config["algorithm"]["eta"]["then"]["factor"] == 0.1
+    assert config["topology"]["base"] == {"kind": "complete"}
+    assert "weights" not in config["topology"]
 
 
 @pytest.mark.parametrize("text", ["rounds", "=3", "rounds.deep=3"])

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from conftest import digits_problem, matrix_mix, rollout
+from conftest import Memory, digits_problem, matrix_mix, rollout
 from netfleet import ConfigError, ModuleProblem, NetFleet, load_dataset, make_partition, make_topology
 from netfleet.engines import ENGINES
 from netfleet.models import MODELS
@@ -165,8 +165,6 @@ def test_local_batch_norm_statistics_are_those_of_a_lone_module() -> None:
 
 
 def test_mixed_batch_norm_statistics_travel_with_the_models(ring: Any) -> None:
-    from conftest import Memory
-
     sent = {}
     for policy in ("mixed", "local"):
         memory = Memory()
@@ -180,8 +178,6 @@ def test_mixed_batch_norm_statistics_travel_with_the_models(ring: Any) -> None:
 
 @pytest.mark.parametrize("policy", ["mixed", "local", "recalibrated"])
 def test_batch_norm_is_the_same_on_the_peers(policy: str, ring: Any) -> None:
-    from conftest import Memory
-
     ends = []
     for engine in ("simulator", "peers"):
         memory = Memory()
@@ -207,8 +203,6 @@ def test_recalibrated_statistics_are_plain_averages_over_training_data() -> None
 
 
 def test_dropout_does_not_depend_on_threads_or_torchs_generator(ring: Any) -> None:
-    from conftest import Memory
-
     ends = []
     for threads, seed in ((1, 0), (3, 99)):
         torch.manual_seed(seed)
@@ -262,6 +256,69 @@ def test_the_users_module_is_left_alone() -> None:
     assert next(own.parameters()).dtype is torch.float32
 
 
+class Viewed(nn.Module):
+    """A convolution whose features are flattened with `view`, as in many a tutorial."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.linear = nn.Conv2d(1, 3, 3), nn.Linear(3 * 36, 10)
+        self.register_buffer("mask", torch.full((10,), -torch.inf))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self.convolution(x)
+        return self.linear(features.view(features.size(0), -1))
+
+
+@pytest.mark.parametrize(
+    "model", [Viewed(), MODELS.build({"kind": "resnet18", "width": 4}, inputs=(1, 8, 8), classes=10)]
+)
+def test_any_module_trains_in_both_engines(model: nn.Module, ring: Any) -> None:
+    ends = []
+    for engine in ("simulator", "peers"):
+        memory = Memory()
+        problem = digits_problem(5, model, batch=4, dtype=torch.float64)
+        ENGINES[engine](problem, ring, NetFleet(K=2, eta=0.01), 2, memory)
+        ends.append(memory.snapshots[-1])
+    assert torch.allclose(ends[0].state.x, ends[1].state.x, atol=1e-10)
+
+
+def test_constant_buffers_are_not_mixed() -> None:
+    assert digits_problem(5, Viewed()).buffers is None
+    assert digits_problem(5, batch_norm_net()).buffers is not None
+
+
+def test_dropout_is_the_same_on_the_peers(ring: Any) -> None:
+    ends = []
+    for engine in ("simulator", "peers", "peers"):
+        memory = Memory()
+        ENGINES[engine](digits_problem(5, dropout_net(), dtype=torch.float64), ring, NetFleet(K=3), 4, memory)
+        ends.append(memory.snapshots[-1].state.x)
+    assert torch.allclose(ends[0], ends[1], atol=1e-12)
+    assert torch.equal(ends[1], ends[2])
+
+
+def test_exact_values_do_not_depend_on_dropout_or_the_order_of_rows() -> None:
+    problem = digits_problem(4, dropout_net(), dtype=torch.float64)
+    whole = nn.Sequential(*(layer for layer in dropout_net() if not isinstance(layer, nn.Dropout)))
+    x = problem.start()
+    assert torch.allclose(problem.objective(x)[1], digits_problem(4, whole, dtype=torch.float64).objective(x)[1])
+    norm = digits_problem(4, batch_norm_net(), dtype=torch.float64)
+    labels = norm.data.train_y[torch.arange(512)]
+    shuffled = norm.data.train_y[norm._shuffled(len(norm.data.train_y))[:512]]
+    assert labels.unique().numel() < shuffled.unique().numel() == 10
+
+
+def test_a_peer_that_cannot_start_stops_the_others(ring: Any) -> None:
+    class Broken(Quadratics):
+        def at(self, workers: Any) -> Any:
+            if 2 in workers:
+                raise ConfigError("worker 2 has no data")
+            return super().at(workers)
+
+    with pytest.raises(ConfigError, match="worker 2 has no data"):
+        ENGINES["peers"](Broken(5), ring, NetFleet(), 3, Memory())
+
+
 def test_a_group_norm_resnet_has_no_buffers_and_a_batch_norm_one_has() -> None:
     inputs = {"inputs": (3, 32, 32), "classes": 10}
     assert not list(MODELS.build({"kind": "resnet18", "width": 8, "norm": "group"}, **inputs).buffers())
@@ -276,9 +333,12 @@ def test_the_papers_cnn_has_the_papers_layers() -> None:
     assert sum(p.numel() for p in model.parameters()) == expected
 
 
-def test_pooling_before_relu_changes_nothing() -> None:
-    x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(F.relu(F.max_pool2d(x, 2)), F.max_pool2d(F.relu(x), 2))
+def test_the_papers_cnn_is_convolution_relu_pooling() -> None:
+    model = MODELS.build("cnn", inputs=(1, 28, 28), classes=10)
+    x = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    first, second, last = (layer for layer in model if not isinstance(layer, nn.MaxPool2d | nn.ReLU | nn.Flatten))
+    features = F.max_pool2d(F.relu(second(F.max_pool2d(F.relu(first(x)), 2))), 2)
+    assert torch.allclose(model(x), last(features.flatten(1)), atol=1e-6)
 
 
 @pytest.mark.parametrize("make", [Quadratics, Logistic])

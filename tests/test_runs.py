@@ -11,12 +11,24 @@ import time
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
 
-from conftest import need_data
-from netfleet import ALGORITHMS, DivergedError, EngineConfig, Evaluation, History, NetFleet, simulate
+from conftest import digits_problem, need_data
+from netfleet import (
+    ALGORITHMS,
+    ConfigError,
+    DivergedError,
+    EngineConfig,
+    Evaluation,
+    History,
+    NetFleet,
+    make_topology,
+    recorder,
+    simulate,
+)
 from netfleet.checkpoint import load, save
 from netfleet.config import experiment
 from netfleet.engines.loop import Snapshot, join, share
@@ -85,6 +97,65 @@ def test_a_run_can_go_on_in_another_engine(tmp_path: Path, engines: tuple[str, s
         assert np.allclose(a["loss"], b["loss"], rtol=1e-12)
         assert np.array_equal(a["bytes"], b["bytes"])
         assert np.array_equal(a["samples"], b["samples"])
+
+
+def test_a_run_stopped_in_its_last_evaluation_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = experiment(TABLE)
+    whole = run_experiment(plan)
+    real = recorder.measure
+
+    def stopped(*args: Any, **limits: Any) -> Any:
+        if len(measured) == 4:  # rounds 0, 3, 6, 9 are measured, 12 is not
+            raise KeyboardInterrupt
+        measured.append(1)
+        return real(*args, **limits)
+
+    measured: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "measure", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(plan, tmp_path)
+    resumed = run_experiment(plan, tmp_path, resume=True)
+    assert [h.timeless() for h in resumed] == [h.timeless() for h in whole]
+
+
+def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
+    run_experiment(experiment(TABLE), tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(CheckpointError):
+        run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, resume=True)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_folder_without_a_config_is_begun_again(tmp_path: Path) -> None:
+    whole = run_experiment(experiment(TABLE), tmp_path)
+    (tmp_path / "net-fleet-seed0" / "config.json").unlink()
+    again = run_experiment(experiment(TABLE), tmp_path, resume=True)
+    assert [h.timeless() for h in again] == [h.timeless() for h in whole]
+
+
+def test_a_diverged_run_stays_diverged_after_resume(tmp_path: Path) -> None:
+    table = {**TABLE, "problem": {"kind": "quadratics"}, "rounds": 6, "evaluation": {"every": 6}}
+    table["algorithms"] = [{"kind": "dsgd", "eta": 1e4}]
+    first, again = (run_experiment(experiment(table), tmp_path, resume=resume)[0] for resume in (False, True))
+    assert first.diverged
+    assert again.diverged == first.diverged
+
+
+def test_the_time_of_evaluations_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = recorder.measure
+
+    def slow(*args: Any, **limits: Any) -> Any:
+        time.sleep(0.2)
+        return real(*args, **limits)
+
+    monkeypatch.setattr(recorder, "measure", slow)
+    for engine in ("simulator", "peers"):
+        history = simulate(
+            "dsgd", problem="quadratics", topology="ring", workers=3, rounds=5,
+            evaluation=Evaluation(every=1), engine=EngineConfig(engine),
+        )  # fmt: skip
+        assert history.last["seconds"] < 0.2 * 5, engine
 
 
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
@@ -178,6 +249,20 @@ def test_a_history_holds_what_was_promised() -> None:
     assert (mean <= high).all()
     with pytest.raises(KeyError, match="no column 'accurracy'"):
         history["accurracy"]
+
+
+@pytest.mark.parametrize("arguments", [{"rounds": 0}, {"workers": 9, "topology": make_topology("ring", workers=4)}])
+def test_simulate_refuses_what_does_not_fit(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"rounds must be at least 1|make them agree"):
+        simulate(problem="quadratics", **arguments)
+
+
+def test_the_trained_model_comes_back_as_a_module() -> None:
+    problem = digits_problem(4)
+    history = simulate(NetFleet(K=5, eta=0.1), topology=nx.cycle_graph(4), problem=problem, rounds=20)
+    model = problem.module(history.final.state.x.mean(0))
+    right = (model(problem.data.test_x).argmax(1) == problem.data.test_y).double().mean().item()
+    assert right == pytest.approx(history.last["accuracy"])
 
 
 def test_metrics_are_those_of_equation_4() -> None:

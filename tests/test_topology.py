@@ -410,3 +410,11 @@ def test_pictures_in_axes_of_the_callers_own() -> None:
     assert f"m = 80, {topology.graph.number_of_edges()} edges" in left.get_title()
     with pytest.raises(ConfigError, match="call draw_spectrum with axes of its own"):
         draw_topology(topology, left, spectrum=True)
+
+
+@pytest.mark.parametrize("m", [4, 6, 8])
+def test_lambda_of_random_matchings_is_their_mean_square_contraction(m: int) -> None:
+    # A uniform perfect matching links each pair with probability 1/(m − 1): E[W] = (I + (J − I)/(m − 1))/2.
+    expected = np.sqrt((1 - 1 / (m - 1)) / 2)
+    for seed in range(4):
+        assert make_topology("random-matching", workers=m, seed=seed).lam == pytest.approx(expected, rel=0.15)

@@ -77,7 +77,7 @@ def _add_topology(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     )
     topology.add_argument("--workers", type=int, metavar="M", help="number of workers (default: 20)")
     topology.add_argument("--weights", help="laplacian (default), metropolis, max-degree, uniform")
-    topology.add_argument("--seed", type=int, default=0, help="of a random graph (default: 0)")
+    topology.add_argument("--seed", type=int, help="of a random graph (default: 0, or the file's first)")
     topology.add_argument(
         "--set",
         action="append",
@@ -149,6 +149,8 @@ def _topology(options: argparse.Namespace) -> int:
     _make_importable(options.kind if options.kind.endswith(".toml") else None)
     from netfleet.report.graph import draw_topology
 
+    if options.out.suffix not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"--out {options.out}: a drawing is a .png, .svg or .pdf file")
     topology = _named_topology(options)
     table = Table(title=f"{topology.name}, {topology.m} workers", show_header=False)
     for key, value in topology.describe().items():
@@ -171,12 +173,12 @@ def _named_topology(options: argparse.Namespace) -> Topology:
         changes = [f"topology.{change}" for change in options.set]
         changes += [f"topology.{k}={v}" for k in ("workers", "weights") if (v := getattr(options, k)) is not None]
         experiment = load_experiment(options.kind, changes)
-        return build_topology(experiment.topology, options.seed)
+        return build_topology(experiment.topology, experiment.seeds[0] if options.seed is None else options.seed)
     params = parse_overrides(options.set)
     file = "path" in params
     workers = params.pop("workers", options.workers or (None if file else 20))
     return make_topology(
-        {"kind": options.kind, **params}, workers=workers, weights=options.weights or "laplacian", seed=options.seed
+        {"kind": options.kind, **params}, workers=workers, weights=options.weights, seed=options.seed or 0
     )
 
 

@@ -7,14 +7,16 @@
     [evaluation]               every = 10, …           (fields of `Evaluation`)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
 
-The resolved config has every default written out, so it says all that a result depends on. Its hash names the run;
-labels, threads, the device and the kind of engine are left out of it because they do not change what is computed.
+The resolved config has every default written out; with the contents of the files and modules that it names it says all
+that a result depends on. Its hash names the run. Labels, threads, the device and the kind of engine are left out of
+it because they do not change what is computed, except for rounding.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -57,6 +59,8 @@ class EngineConfig:
     threads: int = 0
 
     def __post_init__(self) -> None:
+        for name, hint in parameters(EngineConfig).items():
+            check_type(getattr(self, name), hint.annotation, f"engine.{name}")
         _at_least("engine.threads", self.threads, 0)
 
 
@@ -72,6 +76,12 @@ class RunConfig:
     def hash(self) -> str:
         """SHA-256 of the resolved config in its canonical form."""
         return config_hash(self.config)
+
+    @property
+    def folder(self) -> str:
+        """The run's folder: its label in characters that file systems take, and its seed."""
+        slug = re.sub(r"[^\w.=]+", "-", self.label.lower()).strip("-.") or "run"
+        return f"{slug}-seed{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -91,11 +101,19 @@ class Experiment:
     def runs(self) -> list[RunConfig]:
         """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
         labels = self._labels()
-        return [
+        runs = [
             RunConfig(label, seed, self._resolved(algorithm) | {"seed": seed})
             for seed in self.seeds
             for label, algorithm in zip(labels, self.algorithms, strict=True)
         ]
+        owner: dict[str, str] = {}
+        for run in runs:
+            if owner.setdefault(run.folder, run.label) != run.label:
+                raise ConfigError(
+                    f"the labels {owner[run.folder]!r} and {run.label!r} would share the folder {run.folder!r}; "
+                    f"make them differ in more than case and punctuation"
+                )
+        return runs
 
     def _labels(self) -> list[str]:
         from netfleet.algorithms import ALGORITHMS
@@ -149,7 +167,7 @@ def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 def experiment(table: Mapping[str, Any]) -> Experiment:
     """A parsed experiment file as an `Experiment`, every part resolved against its registry."""
     import netfleet.topology  # noqa: F401 (registers "matrix" weights)
-    from netfleet.graphs import GRAPHS
+    from netfleet.graphs import GRAPHS, varies
     from netfleet.mixing import WEIGHTS
 
     table = dict(table)
@@ -159,11 +177,15 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
     if not isinstance(algorithms, list) or not algorithms:
         raise ConfigError(f"algorithms must be one or more [[algorithms]] tables, got {algorithms!r}")
     topology = {"kind": "erdos-renyi", **_table(table, "topology")}
-    weights = topology.pop("weights", "laplacian")
+    weights = topology.pop("weights", None)
     graph = GRAPHS.resolve(topology, {"seed": None})
+    if isinstance(graph.get("base"), str | Mapping):
+        graph["base"] = GRAPHS.resolve(graph["base"], {"seed": None, "workers": None})
+    if weights is not None or not varies(graph["kind"]):
+        graph["weights"] = WEIGHTS.resolve(weights or "laplacian", dict.fromkeys(GIVEN))
     given = {
         **table,
-        "topology": graph | {"weights": WEIGHTS.resolve(weights, dict.fromkeys(GIVEN))},
+        "topology": graph,
         "problem": _resolve_problem({"kind": "classification", **_table(table, "problem")}),
         "algorithms": tuple(_resolve_algorithm(a) for a in algorithms),
         "evaluation": make(Evaluation, _table(table, "evaluation"), "[evaluation]"),
@@ -174,8 +196,8 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
     result = make(Experiment, given, "the experiment")
     _at_least("rounds", result.rounds, 1)
     _at_least("checkpoint_every", result.checkpoint_every, 1)
-    if not result.seeds or len(set(result.seeds)) < len(result.seeds):
-        raise ConfigError(f"seeds must be one or more different whole numbers, got {list(result.seeds)}")
+    if not result.seeds or len(set(result.seeds)) < len(result.seeds) or not all(0 <= s < 2**63 for s in result.seeds):
+        raise ConfigError(f"seeds must be one or more different whole numbers from 0 on, got {list(result.seeds)}")
     result.runs()  # labels must differ
     return result
 
@@ -215,12 +237,13 @@ def _resolve_problem(table: Table) -> Table:
 
 def _resolve_algorithm(table: Any) -> Table:
     from netfleet.algorithms import ALGORITHMS
+    from netfleet.schedules import resolve
 
     kind, params = split(table, "algorithm")
     label = params.pop("label", None)
     if label is not None:
         check_type(label, str, f"algorithm {kind!r}: label")
-    resolved = ALGORITHMS.resolve({"kind": kind, **params})
+    resolved = {key: resolve(value) for key, value in ALGORITHMS.resolve({"kind": kind, **params}).items()}
     ALGORITHMS.build(resolved)  # K < 1, a negative step size: said now, not in the middle of an experiment
     return resolved | ({"label": label} if label else {})
 
@@ -257,7 +280,7 @@ def parse_overrides(overrides: Sequence[str]) -> Table:
 
 
 def _apply(table: Table, override: str) -> None:
-    """Set `a.b.c=value` in the table; a list of tables on the way means each of them."""
+    """Set `a.b.c=value` in the table; a list of tables on the way means each, unless its number or kind follows."""
     path, equals, text = override.partition("=")
     if not equals or not path.strip():
         raise ConfigError(f"--set takes key=value, got {override!r}; for example --set rounds=50")
@@ -266,14 +289,26 @@ def _apply(table: Table, override: str) -> None:
     except tomllib.TOMLDecodeError:
         value = text.strip()  # a bare word is a text
     *parents, last = path.strip().split(".")
-    targets: list[Table] = [table]
+    targets: list[Any] = [table]
     for name in parents:
-        inner = [target.setdefault(name, {}) for target in targets]
-        targets = [x for item in inner for x in (item if isinstance(item, list) else [item])]
-        if not all(isinstance(x, dict) for x in targets):
-            raise ConfigError(f"--set {override}: {name} is not a table")
-    for target in targets:
-        target[last] = value
+        targets = [inner for target in targets for inner in _inside(target, name, override)]
+    tables = [table for target in targets for table in (target if isinstance(target, list) else [target])]
+    if not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"--set {override}: {'.'.join(parents)} is not a table")
+    for each in tables:
+        each[last] = value
+
+
+def _inside(target: Any, name: str, override: str) -> list[Any]:
+    """What `name` leads to: a key of a table, or those of a list's tables with that number or kind."""
+    if isinstance(target, dict):
+        return [target.setdefault(name, {})]
+    if not isinstance(target, list):
+        raise ConfigError(f"--set {override}: {name} is not in a table")
+    chosen = [x for i, x in enumerate(target) if name in (str(i), isinstance(x, dict) and x.get("kind"))]
+    if not chosen:
+        raise ConfigError(f"--set {override}: nothing there has the number or kind {name!r}")
+    return chosen
 
 
 def _at_least(name: str, value: int, least: int) -> None:

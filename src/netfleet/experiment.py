@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import tomli_w
 import torch
 
@@ -37,7 +37,7 @@ class Setting:
 def build_topology(table: Mapping[str, Any], seed: int = 0) -> Topology:
     """The topology of an experiment's [topology] table."""
     graph = {key: value for key, value in table.items() if key != "weights"}
-    return make_topology(graph, weights=table.get("weights", "laplacian"), seed=seed)
+    return make_topology(graph, weights=table.get("weights"), seed=seed)
 
 
 def build_setting(experiment: Experiment, seed: int) -> Setting:
@@ -61,8 +61,8 @@ def build_problem(spec: Any, workers: int, seed: int, engine: EngineConfig) -> P
 def checked_device(name: str) -> str:
     """The device's name, if it can be used here."""
     try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
+        torch.empty(1, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(f'device {name!r} cannot be used here ({reason}); use device = "cpu"') from None
     return name
@@ -86,9 +86,9 @@ def run_experiment(
     setting = functools.lru_cache(maxsize=1)(functools.partial(build_setting, experiment))
     histories = []
     for run in runs:
-        folder = None if out is None else out / folder_name(run)
+        folder = None if out is None else out / run.folder
         history, start = _open(run, folder, resume, experiment.engine.device)
-        if start is None or start.t < experiment.rounds:
+        if start is None or history.rounds < experiment.rounds or not history.records:
             _execute(experiment, run, setting(run.seed), history, start, display or Quiet())
         histories.append(history)
     return histories
@@ -115,7 +115,7 @@ def _train(
     start: Snapshot | None,
     display: Display,
     label: str,
-) -> Snapshot | None:
+) -> None:
     recorder = RunRecorder(
         history,
         setting.problem,
@@ -127,12 +127,11 @@ def _train(
     )
     display.begin(label, start.t if start else 0, settings.rounds)
     try:
-        return ENGINES[settings.engine.kind](
+        history.final = ENGINES[settings.engine.kind](
             setting.problem, setting.topology, algorithm, settings.rounds, recorder, start, settings.engine.threads
         )
     except DivergedError as error:
         history.diverged = str(error)
-        return None
     finally:
         display.end()
 
@@ -145,9 +144,11 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
             f"{out} already holds runs ({', '.join(p.name for p in found[:3])}{', …' if len(found) > 3 else ''}); "
             f"add --resume to go on with them, --overwrite to start again, or choose another --out"
         )
-    if overwrite:
-        for folder in found:
-            shutil.rmtree(folder)
+    for run in experiment.runs() if resume else []:
+        if (out / run.folder / CONFIG_FILE).exists():
+            _check_same(run, out / run.folder)
+    for folder in found if overwrite else []:
+        shutil.rmtree(folder)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -156,18 +157,24 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
     write_atomically(out / "experiment.toml", lambda file: file.write(text.encode()))
 
 
-def _open(run: RunConfig, folder: Path | None, resume: bool, device: str) -> tuple[History, Snapshot | None]:
-    """A run's history, and the snapshot to go on from where there is one."""
-    fresh = History(run.config, run.hash, run.label, run.seed, folder=folder)
-    if folder is None or not resume or not (folder / CONFIG_FILE).exists():
-        fresh.write_config()
-        return fresh, None
+def _check_same(run: RunConfig, folder: Path) -> History:
+    """The history in the folder, which must be of this run."""
     history = History.load(folder)
     if history.hash != run.hash:
         raise CheckpointError(
             f"{folder} holds run {history.hash[:12]}, but the experiment now asks for {run.hash[:12]}; resume with "
             f"the experiment it was begun with ({folder.parent / 'experiment.toml'}), or choose another --out"
         )
+    return history
+
+
+def _open(run: RunConfig, folder: Path | None, resume: bool, device: str) -> tuple[History, Snapshot | None]:
+    """A run's history, and the snapshot to go on from where there is one."""
+    fresh = History(run.config, run.hash, run.label, run.seed, folder=folder)
+    if folder is None or not resume or not (folder / CONFIG_FILE).exists():
+        fresh.write_config()
+        return fresh, None
+    history = _check_same(run, folder)
     path = folder / CHECKPOINT_FILE
     if not path.exists():
         fresh.write_config()
@@ -199,12 +206,6 @@ def write_report_files(experiment: Experiment, histories: list[History], out: Pa
     return [curves, page]
 
 
-def folder_name(run: RunConfig) -> str:
-    """A run's folder: its label in characters that every file system takes, and its seed."""
-    slug = re.sub(r"[^a-z0-9.=]+", "-", run.label.lower()).strip("-.") or "run"
-    return f"{slug}-seed{run.seed}"
-
-
 def without_none(value: Any) -> Any:
     """Nested tables without their None entries, which TOML cannot say."""
     if isinstance(value, Mapping):
@@ -217,7 +218,7 @@ def without_none(value: Any) -> Any:
 def simulate(
     algorithm: Algorithm | str | Mapping[str, Any] = "net-fleet",
     *,
-    topology: Topology | str | Mapping[str, Any] = "erdos-renyi",
+    topology: Topology | nx.Graph | str | Mapping[str, Any] = "erdos-renyi",
     problem: Problem | str | Mapping[str, Any] = "classification",
     workers: int | None = None,
     rounds: int = 100,
@@ -228,23 +229,31 @@ def simulate(
 ) -> History:
     """Train once and return the History. Each part is an object, a name, or a table as in an experiment file.
 
-    Raises `DivergedError` at the first non-finite value.
+    `history.final.state.x` are the workers' models `[m, d]`, and a `ModuleProblem`'s `module(x)` makes one of them an
+    `nn.Module` again. Raises `DivergedError` at the first non-finite value.
 
         >>> history = simulate("net-fleet", topology="ring", workers=4, problem="quadratics", rounds=5)
         >>> history.last["round"]
         5
     """
-    engine = engine or EngineConfig()
-    if not isinstance(topology, Topology):
-        topology = make_topology(topology, workers=_count(workers, topology, problem), seed=seed)
+    engine, evaluation = engine or EngineConfig(), evaluation or Evaluation()
+    if rounds < 1:
+        raise ConfigError(f"rounds must be at least 1, got {rounds}")
+    named = {"algorithm": algorithm, "topology": topology, "problem": problem, "workers": workers}
+    topology = _topology(topology, _count(workers, topology, problem), seed)
     if not isinstance(problem, Problem):
         problem = build_problem(problem, topology.m, seed, engine)
-    if problem.m != topology.m:
-        raise ConfigError(f"the problem has {problem.m} workers but the topology has {topology.m}; make them agree")
+    if problem.m != topology.m or workers not in (None, topology.m):
+        raise ConfigError(
+            f"the problem has {problem.m} workers, the topology {topology.m}"
+            + ("" if workers is None else f", and workers = {workers}")
+            + "; make them agree"
+        )
     if not isinstance(algorithm, Algorithm):
         algorithm = ALGORITHMS.build(algorithm)
-    settings = Experiment({}, {}, (), rounds, evaluation=evaluation or Evaluation(), engine=engine)
-    config = {"algorithm": repr(algorithm), "topology": topology.name, "rounds": rounds, "seed": seed}
+    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine)
+    described = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
+    config = described | {"rounds": rounds, "seed": seed, "evaluation": asdict(evaluation), "dtype": engine.dtype}
     history = History(config, config_hash(config), algorithm.title, seed)
     setting = Setting(topology, problem)
     if progress:
@@ -259,8 +268,17 @@ def simulate(
     return history
 
 
+def _topology(topology: Any, workers: int | None, seed: int) -> Topology:
+    if isinstance(topology, Topology):
+        return topology
+    if not isinstance(topology, Mapping):
+        return make_topology(topology, workers=workers, seed=seed)
+    graph = {key: value for key, value in topology.items() if key != "weights"}
+    return make_topology(graph, workers=workers, weights=topology.get("weights"), seed=seed)
+
+
 def _count(workers: int | None, topology: Any, problem: Any) -> int | None:
     """How many workers a topology by name should have."""
-    if workers is not None or (isinstance(topology, Mapping) and "workers" in topology):
+    if workers is not None or not isinstance(topology, str):
         return workers
     return problem.m if isinstance(problem, Problem) else 20

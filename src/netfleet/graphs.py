@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import typing
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -198,6 +199,11 @@ def random_matching(workers: int, seed: int, base: Spec = "complete") -> Schedul
     links = np.sort(np.array(graph.edges, dtype=np.int64), axis=1)
     W = partial(varying.matching_round, workers, links[np.lexsort(links.T[::-1])], seed)
     return Schedule(graph, W, period=None)
+
+
+def varies(kind: str) -> bool:
+    """Whether graphs of this kind change from round to round, and so bring their own weights."""
+    return typing.get_type_hints(GRAPHS[kind]).get("return") is Schedule
 
 
 # ---- how graphs are built ----

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from netfleet.checkpoint import write_atomically
-from netfleet.errors import CheckpointError
+from netfleet.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
     import pandas
+
+    from netfleet.engines import Snapshot
 
 CONFIG_FILE, HISTORY_FILE, CHECKPOINT_FILE = "config.json", "history.jsonl", "checkpoint.safetensors"
 
@@ -25,8 +27,8 @@ CONFIG_FILE, HISTORY_FILE, CHECKPOINT_FILE = "config.json", "history.jsonl", "ch
 class History:
     """What a run measured, evaluation by evaluation.
 
-    `history["accuracy"]` is a column as an array (NaN where there is no value). Apart from `seconds`, the records are a
-    function of `config` alone: they do not depend on threads, interruptions or the machine's load.
+    `history["accuracy"]` is a column as an array (NaN where there is no value). Apart from `seconds`, the records of an
+    experiment file's run are a function of `config`: they do not depend on threads or interruptions.
     """
 
     config: dict[str, Any]
@@ -36,6 +38,8 @@ class History:
     records: list[dict[str, Any]] = field(default_factory=list)
     diverged: str | None = None
     folder: Path | None = None
+    #: All workers' state after the last round, where the run was made in this process.
+    final: Snapshot | None = None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -89,10 +93,10 @@ class History:
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.keep_until(-1)  # the config comes last: a folder that has one is a run
         content = {"hash": self.hash, "label": self.label, "seed": self.seed, "config": self.config}
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.folder / CONFIG_FILE, lambda file: file.write(text.encode()))
-        self.keep_until(-1)
 
     @classmethod
     def load(cls, folder: str | Path) -> History:
@@ -108,7 +112,10 @@ class History:
 
     def to_dataframe(self) -> pandas.DataFrame:
         """The records as a pandas DataFrame (needs `pip install netfleet[pandas]`)."""
-        import pandas
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("a DataFrame needs pandas; pip install 'netfleet[pandas]'") from None
 
         return pandas.DataFrame(self.records).assign(algorithm=self.label, seed=self.seed)
 

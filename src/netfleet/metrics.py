@@ -22,7 +22,7 @@ def tracking_error(state: Any) -> Tensor | None:
     if not {"y", "g"} <= set(state._fields):
         return None
     y, g = state.y, state.g
-    gap: Tensor = (y.double() - g.double()).sum(dim=0).norm()
+    gap: Tensor = (y.cpu().double() - g.cpu().double()).sum(dim=0).norm()
     return gap
 
 
@@ -40,11 +40,11 @@ def measure(
     x = state.x
     mean = x.mean(dim=0)
     record = _scores(problem, mean, buffers, test_samples) | _worker_scores(problem, x, buffers, worker_test_samples)
-    consensus = consensus_error(x.double())
+    consensus = consensus_error(x.cpu().double())  # some accelerators have no float64
     record["consensus_error"] = consensus.item()
     if gradient:
         value, slope = problem.objective(mean, gradient_samples)
-        norm2 = slope.double().square().sum()
+        norm2 = slope.cpu().double().square().sum()
         record |= {
             "train_loss": value.item(),
             "grad_norm2": norm2.item(),
@@ -53,7 +53,7 @@ def measure(
     error = tracking_error(state)
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:
-        record["distance2"] = (mean - problem.optimum).double().square().sum().item()
+        record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
     return record
 
 
@@ -72,7 +72,7 @@ def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: i
 def _spread(name: str, values: Tensor | None) -> Record:
     if values is None:
         return {f"{name}_{part}": None for part in ("mean", "min", "max")}
-    values = values.to(torch.float64)
+    values = values.cpu().to(torch.float64)
     return {
         f"{name}_mean": values.mean().item(),
         f"{name}_min": values.min().item(),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from netfleet.errors import ConfigError
 from netfleet.registry import Registry
 
-MODELS: Registry[nn.Module] = Registry("model")
+MODELS: Registry[nn.Module] = Registry("model", returns=nn.Module)
 
 
 Init = Literal["torch", "glorot", "he"]
@@ -96,7 +96,7 @@ def resnet18(
     before = width
     for stage, stride in enumerate((1, 2, 2, 2)):
         after = width * 2**stage
-        stages += [_Block(before, after, stride, norm), _Block(after, after, 1, norm)]
+        stages += [ResidualBlock(before, after, stride, norm), ResidualBlock(after, after, 1, norm)]
         before = after
     return nn.Sequential(
         nn.Conv2d(c, width, 3, padding=1, bias=False),
@@ -109,7 +109,7 @@ def resnet18(
     )
 
 
-class _Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3×3 convolutions around which the input is added (the basic block)."""
 
     def __init__(self, before: int, after: int, stride: int, norm: str) -> None:

@@ -26,8 +26,8 @@ _PLAIN = (bool, int, float, str)
 class Registry(Generic[T]):
     """Factories of one kind of thing by name; `what` names the kind in errors ("graph", "model")."""
 
-    def __init__(self, what: str) -> None:
-        self.what = what
+    def __init__(self, what: str, returns: type | None = None) -> None:
+        self.what, self.returns = what, returns
         self._factories: dict[str, Callable[..., T]] = {}
 
     def register(self, name: str) -> Callable[[Callable[..., T]], Any]:
@@ -59,7 +59,7 @@ class Registry(Generic[T]):
         kind, params = split(spec, self.what)
         hints = parameters(self[kind])
         for key, value in params.items():
-            if key not in hints:
+            if key not in hints or (key in (given or {}) and key != "seed"):
                 allowed = ", ".join(sorted(k for k in hints if k not in (given or {}))) or "none"
                 raise ConfigError(
                     f"{self.what} {kind!r} has no parameter {key!r}{suggestion(key, hints)}; it takes: {allowed}"
@@ -78,7 +78,12 @@ class Registry(Generic[T]):
         params = self.resolve(spec, given)
         del params["kind"]
         accepted = {k: v for k, v in given.items() if k in parameters(factory) and k not in params}
-        return factory(**accepted, **params)
+        made = factory(**accepted, **params)
+        if self.returns is not None and not isinstance(made, self.returns):
+            raise ConfigError(
+                f"{self.what} {kind!r} made a {type(made).__name__}, expected {self.returns.__name__}; mend the factory"
+            )
+        return made
 
 
 def split(spec: Spec, what: str) -> tuple[str, dict[str, Any]]:
@@ -99,7 +104,10 @@ def parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     signature = inspect.signature(factory)
     fields_are_parameters = dataclasses.is_dataclass(factory) or not inspect.isclass(factory)
     target = factory if fields_are_parameters else factory.__init__
-    hints = typing.get_type_hints(target)
+    try:
+        hints = typing.get_type_hints(target)
+    except NameError:  # annotations that exist for type checkers only: nothing to check against
+        hints = {}
     return {
         name: p.replace(annotation=hints.get(name, Any))
         for name, p in signature.parameters.items()
@@ -157,15 +165,20 @@ def describe(hint: Any) -> str:
 def load_object(path: str, what: str) -> Any:
     """The object at `package.module:attribute`."""
     module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise ConfigError(f"{what} {path!r}: expected 'package.module:factory'")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        if error.name is not None and not module_name.startswith(error.name):
-            raise
+        if error.name is not None and not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # the module is there, but something that it imports is not
         raise ConfigError(
             f"{what} {path!r}: no module {module_name!r}; it must be importable from the folder of the "
             f"experiment file, the current folder or the installed packages"
         ) from None
     if not hasattr(module, attribute):
         raise ConfigError(f"{what} {path!r}: module {module_name!r} has no {attribute!r}")
-    return getattr(module, attribute)
+    found = getattr(module, attribute)
+    if not callable(found):
+        raise ConfigError(f"{what} {path!r} is {type(found).__name__}, expected a class or a function")
+    return found

@@ -28,6 +28,14 @@ def as_schedule(eta: float | Mapping[str, Any] | Schedule) -> Schedule:
     raise ConfigError(f"step size must be a number above 0 or a table with a kind, got {eta!r}; write eta = 0.01")
 
 
+def resolve(eta: Any) -> Any:
+    """A step size with every default of its table written out."""
+    if not isinstance(eta, Mapping):
+        return eta
+    table = SCHEDULES.resolve(eta)
+    return {key: resolve(value) for key, value in table.items()}
+
+
 def _positive(value: float, name: str = "step size") -> None:
     if not (value > 0 and math.isfinite(value)):
         raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; write for example 0.01")

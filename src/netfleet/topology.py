@@ -127,19 +127,24 @@ class Topology:
 
 
 def make_topology(
-    spec: Spec, *, workers: int | None = None, weights: Spec | npt.ArrayLike = "laplacian", seed: int = 0
+    spec: Spec | nx.Graph, *, workers: int | None = None, weights: Spec | npt.ArrayLike | None = None, seed: int = 0
 ) -> Topology:
-    """The topology of a specification: a kind ("ring"), or a table `{kind = "erdos-renyi", p = 0.3}`."""
+    """The topology of a specification: a kind ("ring"), a table `{kind = "erdos-renyi", p = 0.3}`, or a graph.
+
+    Weights are the paper's ("laplacian") unless given; a graph that varies in time brings its own.
+    """
+    if isinstance(spec, nx.Graph):
+        return Topology.from_graph(spec, "laplacian" if weights is None else weights)
     kind, params = split(spec, "graph")
     if workers is not None and params.get("workers", workers) != workers:
         raise ConfigError(f"graph {kind!r} says {params['workers']} workers but {workers} were asked for; say it once")
-    given = {"seed": seed} if workers is None else {"seed": seed, "workers": workers}
+    given = {"seed": seed} | ({} if workers is None or "workers" in params else {"workers": workers})
     network = GRAPHS.build(spec, **given)
     if not isinstance(network, Schedule):
         expect_workers(network, workers, kind)
-        return Topology.from_graph(network, weights, name=kind)
+        return Topology.from_graph(network, "laplacian" if weights is None else weights, name=kind)
     expect_workers(nx.freeze(network.graph), workers, kind)
-    if not isinstance(weights, str | Mapping) or split(weights, "weights") != ("laplacian", {}):
+    if weights is not None:
         raise ConfigError(f"graph {kind!r} varies in time and brings its own weights; remove weights = {weights!r}")
     return Topology(kind, "half and half", network)
 

@@ -6,6 +6,8 @@ for a permutation P(t), so a round costs at most one message per worker. `topolo
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,13 +15,12 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
 from netfleet import mixing
 from netfleet.randomness import generator
 
 Indices = npt.NDArray[np.int64]
-WINDOW = 64  # rounds after which a schedule without a period has been watched long enough, if it ever joins all
+WINDOW = 256  # rounds that an expectation over random rounds is taken from
 
 
 @dataclass(frozen=True)
@@ -46,26 +47,16 @@ def check(schedule: Schedule) -> None:
 
 
 def rate(schedule: Schedule) -> float:
-    """The contraction per round over one period.
+    """The contraction per round: over one period, or in the mean square where the rounds are random.
 
-    Without a period: over the first 8, 16, 32, … rounds that between them join all workers, and bring their
-    disagreement to a tenth unless that takes more than `WINDOW` rounds.
+    Random rounds bring the expected squared disagreement down by λ₂(E[WᵀW]) at least; λ is its root, with the
+    expectation taken over the first `WINDOW` rounds.
     """
     if schedule.period is not None:
         return mixing.contraction([schedule.W(t) for t in range(schedule.period)])
-    Ws = [schedule.W(t) for t in range(8)]
-    while not _joined(Ws) and len(Ws) < WINDOW * len(schedule.graph):
-        Ws += [schedule.W(t) for t in range(len(Ws), 2 * len(Ws))]
-    lam = mixing.contraction(Ws)
-    while lam ** len(Ws) > 1 / 10 and len(Ws) < WINDOW:
-        Ws += [schedule.W(t) for t in range(len(Ws), 2 * len(Ws))]
-        lam = mixing.contraction(Ws)
-    return lam
-
-
-def _joined(Ws: list[csr_array]) -> bool:
-    """Whether the links of all these rounds together connect the workers; before that nothing contracts."""
-    return bool(connected_components(sum(Ws[1:], Ws[0]))[0] == 1)
+    squares = (csr_array(W.T @ W) for W in map(schedule.W, range(WINDOW)))
+    mean = csr_array(functools.reduce(operator.add, squares) / WINDOW)
+    return float(np.sqrt(mixing.second_eigenvalue(mean)))
 
 
 def halves(partner: Indices) -> csr_array:

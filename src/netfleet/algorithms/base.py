@@ -52,13 +52,20 @@ class Algorithm(ABC):
     eta: float | Mapping[str, Any] | Schedule = 0.01
 
     State: ClassVar[type]
-    title: ClassVar[str]
-    citation: ClassVar[str]
+    title: ClassVar[str] = ""
+    citation: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.title = cls.__dict__.get("title", cls.__name__)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "eta", as_schedule(self.eta))
-        if getattr(self, "K", 1) < 1:
-            raise ConfigError(f"K, the number of local steps per round, must be at least 1, got {self.K}")  # type: ignore[attr-defined]
+        K = getattr(self, "K", 1)
+        if not isinstance(K, int) or K < 1:
+            raise ConfigError(f"K, the number of local steps per round, must be a whole number from 1 on, got {K!r}")
+        if not hasattr(type(self), "State"):
+            raise ConfigError(f"{type(self).__name__} must have a class State(NamedTuple) whose first field is x")
 
     def step_size(self, t: int) -> float:
         """η of round t."""
@@ -73,4 +80,4 @@ class Algorithm(ABC):
         """The state after round t."""
 
 
-ALGORITHMS: Registry[Algorithm] = Registry("algorithm")
+ALGORITHMS: Registry[Algorithm] = Registry("algorithm", returns=Algorithm)

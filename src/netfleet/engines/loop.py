@@ -116,7 +116,7 @@ def _offer(host: Host, recorder: Recorder, snapshot: Snapshot) -> None:
 
 
 class _Counted:
-    """A problem that counts the samples its gradients use."""
+    """A problem that counts the samples that an algorithm's gradients use."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -125,6 +125,10 @@ class _Counted:
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         self.samples += sample.size
         return self.problem.grad(x, sample)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        self.samples += self.problem.size
+        return self.problem.full_grad(x)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.problem, name)
@@ -178,7 +182,7 @@ def join(snapshots: list[Snapshot]) -> Snapshot:
         buffers=buffers,
         bytes=sum(s.bytes for s in snapshots),
         samples=sum(s.samples for s in snapshots),
-        seconds=max(s.seconds for s in snapshots),
+        seconds=first.seconds,  # of the host that keeps the record: the others wait for its evaluations
     )
 
 

@@ -133,9 +133,9 @@ def run_peers(
 
     def host(i: int) -> Snapshot:
         torch.set_num_threads(1)
-        peer = Peer(i, problem, topology, network.exchange(i), network.gather(i))
-        mine = None if start is None else share(start, [i], counts=i == 0)
         try:
+            peer = Peer(i, problem, topology, network.exchange(i), network.gather(i))
+            mine = None if start is None else share(start, [i], counts=i == 0)
             return train(peer, algorithm, rounds, recorder if i == 0 else silent, mine)
         except BaseException:
             network.close()

@@ -46,6 +46,8 @@ class Problem(ABC):
     optimum: Tensor | None = None
     smoothness: float | None = None
     variance: float | None = None
+    #: Training samples of the hosted workers: what `full_grad` uses.
+    size: int = 0
     #: What `buffers` are before training.
     initial_buffers: Tensor | None = None
     #: Module buffers (BatchNorm statistics) `[rows, b]` that `grad` updates, where the model has any.
@@ -96,4 +98,4 @@ class Problem(ABC):
         return None
 
 
-PROBLEMS: Registry[Problem] = Registry("problem")
+PROBLEMS: Registry[Problem] = Registry("problem", returns=Problem)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -24,10 +25,12 @@ from netfleet.problems.replica import (
     Replica,
     available_threads,
     can_stack,
-    draws_random_numbers,
     flatten,
+    kept_generator,
     one_intra_op_thread,
+    probe,
     vmap_gradient,
+    wants_channels_last,
 )
 from netfleet.registry import Registry
 
@@ -51,7 +54,8 @@ class ModuleProblem(Problem):
     `batch = 0` means exact local gradients. `sampling` draws a mini-batch with replacement (independent samples, as
     Assumption 1 has it) or "distinct". Each fᵢ gets the penalty (l2/2)‖x‖². `batch_norm` says what happens to module
     buffers: "mixed" with the neighbours at each exchange, kept "local", or "recalibrated" from training data at
-    each evaluation. They never enter a gradient: in training BatchNorm uses the statistics of the batch.
+    each evaluation. They never enter a gradient: in training BatchNorm uses the statistics of the batch. Exact values
+    of f (`objective`, `full_grad`) are taken without dropout and, under BatchNorm, over random chunks of 512 samples.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class ModuleProblem(Problem):
         workers: Sequence[int] | None = None,
     ) -> None:
         _check(batch, l2, threads, sampling, parts)
+        _uninitialised(model)
         self.data, self.parts, self.batch, self.l2 = data, list(parts), batch, l2
         self.sampling, self.batch_norm, self.seed = sampling, batch_norm, seed
         self.m = len(parts)
@@ -81,10 +86,20 @@ class ModuleProblem(Problem):
         self.model = copy.deepcopy(model).to(self.device, dtype).train()
         self._start = flatten([p for p in self.model.parameters() if p.requires_grad], dtype)
         self.d = self._start.numel()
-        self._buffer_start = flatten(list(self.model.buffers()), dtype)
         self._threads = threads or available_threads()
-        self._train = _Rows(data.train_x, data.train_y, dtype, self.device)
-        self._test = _Rows(data.test_x, data.test_y, dtype, self.device)
+        last = wants_channels_last(self.model, self.device)
+        self._train = _Rows(data.train_x, data.train_y, dtype, self.device, last)
+        self._test = _Rows(data.test_x, data.test_y, dtype, self.device, last)
+        pair = torch.tensor([0, len(data.train_y) - 1])
+        self._random, self._moving = probe(self.model, self.loss, self._train.inputs(pair), self._train.targets(pair))
+        moving = [buffer for name, buffer in self.model.named_buffers() if name in self._moving]
+        self._buffer_start = flatten(moving, dtype).to(self.device)
+        self._generator = threading.Lock()  # torch's generator is one for all threads
+        if batch == 0 and (self._random or (self._moving and batch_norm != "recalibrated")):
+            raise ConfigError(
+                "batch = 0 (exact gradients) has no meaning for a model with dropout or running statistics; use a "
+                'mini-batch, or batch_norm = "recalibrated"'
+            )
         self._host()
 
     def _host(self) -> None:
@@ -98,11 +113,11 @@ class ModuleProblem(Problem):
         self.initial_buffers = self._buffer_start.repeat(len(self.workers), 1) if keeps else None
         self.buffers = None if self.initial_buffers is None else self.initial_buffers.clone()
         self.mixes_buffers = keeps and self.batch_norm == "mixed"
-        self._random = draws_random_numbers(self.model, self._train.inputs([0, 0]))
+        self.size = int(self._sizes.sum())
         on_cpu = self.device.type == "cpu"
         threads = 1 if self._random or not on_cpu else min(self._threads, max(len(self.workers), _LANES))
         self._pool = Pool(threads)
-        self._replicas = [Replica(self.model, self.loss) for _ in range(threads)]
+        self._replicas = [Replica(self.model, self.loss, self._moving) for _ in range(threads)]
         stacks = len(self.workers) > 1 and self.batch > 0 and not self._random and not has_buffers
         self._vmap = vmap_gradient(self.model, self.loss) if stacks and can_stack(self.model, self.device) else None
 
@@ -121,7 +136,7 @@ class ModuleProblem(Problem):
 
     def sample(self, t: int, k: int) -> Sample:
         if self.batch == 0:
-            return Sample(t, k, int(self._sizes.sum()))
+            return Sample(t, k, self.size)
         if self.sampling == "replacement":
             place = np.arange(self.batch)[None, :]
             local = randomness.integers(self._sizes, "batch", self.seed, self._ids, t, k, place)
@@ -162,9 +177,14 @@ class ModuleProblem(Problem):
             self._pool.each(seeded if self._random else one, len(self.workers))
         return out
 
-    def _guarded_generator(self) -> AbstractContextManager[None]:
-        """Where the model draws random numbers (then on one thread), leave torch's global generator as it was."""
-        return torch.random.fork_rng() if self._random else nullcontext()
+    @contextmanager
+    def _guarded_generator(self) -> Iterator[None]:
+        """Where the model draws random numbers, have torch's global generator alone and leave it as it was."""
+        if not self._random:
+            yield
+            return
+        with self._generator, kept_generator(self.device):
+            yield
 
     def full_grad(self, x: Tensor) -> Tensor:
         out = torch.stack(
@@ -187,24 +207,38 @@ class ModuleProblem(Problem):
 
     def _sum(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Σⱼ weightⱼ ℓⱼ(x) and its gradient, in a fixed order of summation whatever the number of threads."""
-        chunks = list(zip(torch.split(rows, _CHUNK), torch.split(weights.to(self.device), _CHUNK), strict=True))
+        order = self._shuffled(len(rows))
+        pieces = -(-len(rows) // _CHUNK)
+        chunks = list(zip(rows[order].tensor_split(pieces), weights[order].tensor_split(pieces), strict=True))
         values = torch.zeros(_LANES, dtype=self.dtype, device=self.device)
         sums = torch.zeros(_LANES, self.d, dtype=self.dtype, device=self.device)
 
         def lane(slot: int, i: int) -> None:
             replica = self._replicas[slot]
             replica.load(x)
-            for chunk, weight in chunks[i::_LANES]:
-                value, gradients = replica.gradient(self._train.inputs(chunk), self._train.targets(chunk), weight)
-                values[i] += value
-                for view, gradient in zip(replica.layout.views(sums[i]), gradients, strict=True):
-                    view += gradient
+            with _without_dropout(replica.model):
+                for chunk, weight in chunks[i::_LANES]:
+                    inputs, targets = self._train.inputs(chunk), self._train.targets(chunk)
+                    value, gradients = replica.gradient(inputs, targets, weight.to(self.device))
+                    values[i] += value
+                    for view, gradient in zip(replica.layout.views(sums[i]), gradients, strict=True):
+                        view += gradient
 
         with one_intra_op_thread(), self._guarded_generator():
             if self._random:
                 _reseed(self.seed)
             self._pool.each(lane, min(_LANES, len(chunks)))
         return values.sum(), sums.sum(dim=0)
+
+    def _shuffled(self, count: int) -> Tensor:
+        """A fixed random order: data sorted by label would give BatchNorm chunks of one label."""
+        return torch.from_numpy(randomness.generator("chunks", self.seed).permutation(count))
+
+    def module(self, x: Tensor, buffers: Tensor | None = None) -> nn.Module:
+        """A copy of the model with the parameters x `[d]` (and running statistics `[b]`), in evaluation mode."""
+        replica = Replica(self.model, self.loss, self._moving)
+        replica.load(x.to(self.device, self.dtype).clone(), buffers)
+        return replica.model.eval()
 
     def evaluate(
         self,
@@ -226,8 +260,8 @@ class ModuleProblem(Problem):
             replica, targets = self._replicas[slot], self._test.targets(chunks[c])
             replica.load(x[i], None if buffers is None else buffers[i])
             scores = replica.model.eval()(self._test.inputs(chunks[c]))
-            losses[i, c] = replica.loss(scores, targets).sum().double()
-            correct[i, c] = (scores.argmax(dim=-1) == targets).sum()
+            losses[i, c] = replica.loss(scores, targets).sum().cpu()
+            correct[i, c] = (scores.argmax(dim=-1) == targets).sum().cpu()
             replica.model.train()
 
         with one_intra_op_thread():
@@ -242,12 +276,13 @@ class ModuleProblem(Problem):
             replica = self._replicas[slot]
             replica.load(x[i], self._buffer_start)
             pool = np.concatenate(self.parts) if workers is None else self.parts[workers[i]]
-            with _averaging_batch_norm(replica.model):
-                for chunk in torch.split(torch.tensor(_thin(pool, _CALIBRATION)), _CHUNK):
+            with _averaging_batch_norm(replica.model), _without_dropout(replica.model):
+                rows = torch.tensor(_thin(pool, _CALIBRATION))
+                for chunk in rows[self._shuffled(len(rows))].tensor_split(-(-len(rows) // _CHUNK)):
                     replica.model(self._train.inputs(chunk))
             replica.store_buffers(buffers[i])
 
-        with one_intra_op_thread():
+        with one_intra_op_thread(), self._guarded_generator():
             self._pool.each(_without_grad(one), len(x))
         return buffers
 
@@ -265,24 +300,36 @@ def _averaging_batch_norm(model: nn.Module) -> Iterator[None]:
         norm.momentum = momentum
 
 
+@contextmanager
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    """Exact values are those of the whole network."""
+    layers = [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    for layer in layers:
+        layer.eval()
+    yield
+    for layer in layers:
+        layer.train()
+
+
 class _Rows:
-    """Samples on a device; images are kept with their channels last, which convolutions on a CPU want.
+    """Samples on a device; images with their channels last in memory where asked.
 
     (`memory_format=channels_last` would leave one-channel images as they are, and their convolutions twice as slow.)
     """
 
-    def __init__(self, inputs: Tensor, targets: Tensor, dtype: torch.dtype, device: torch.device) -> None:
-        self.image = inputs.dim() == 4
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool
+    ) -> None:
+        self.last = channels_last and inputs.dim() == 4
         inputs = inputs.to(device, dtype)
-        if self.image:  # `contiguous()` would keep the strides of one-channel images, which say channels first
+        if self.last:  # `contiguous()` would keep the strides of one-channel images, which say channels first
             inputs = inputs.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
-        self._inputs = inputs
-        self._targets = targets.to(device)
+        self._inputs, self._targets = inputs, targets.to(device)
 
-    def inputs(self, rows: Tensor | list[int]) -> Tensor:
+    def inputs(self, rows: Tensor) -> Tensor:
         """Inputs of the rows `[…]`, as `[…, channels, height, width]` for images."""
         taken = self._inputs[rows]
-        return taken.movedim(-1, -3) if self.image else taken
+        return taken.movedim(-1, -3) if self.last else taken
 
     def targets(self, rows: Tensor) -> Tensor:
         """Targets of the rows."""
@@ -308,6 +355,12 @@ def _thin(rows: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
     if limit <= 0 or limit >= len(rows):
         return rows
     return rows[np.arange(limit) * len(rows) // limit]
+
+
+def _uninitialised(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ConfigError(f"the model's parameter {name!r} is lazy and has no values yet; give its layer its sizes")
 
 
 def _check(batch: int, l2: float, threads: int, sampling: str, parts: Sequence[npt.NDArray[np.int64]]) -> None:

@@ -25,7 +25,7 @@ class _Synthetic(Problem):
             raise ConfigError(f"workers and d must be at least 1, got workers = {workers}, d = {d}")
         self.m, self.d, self.seed = workers, d, seed
         self.dtype, self.device = dtype, torch.device(device)
-        self.workers = tuple(range(workers))
+        self.workers, self.size = tuple(range(workers)), workers
 
     def start(self) -> Tensor:
         return torch.zeros(self.d, dtype=self.dtype, device=self.device)
@@ -38,6 +38,7 @@ class _Synthetic(Problem):
         other.__dict__.update(self.__dict__)
         index = [self.workers.index(i) for i in workers]
         other.workers = tuple(workers)
+        other.size = self.size // len(self.workers) * len(workers)
         for name in per_worker:
             setattr(other, name, getattr(self, name)[index])
         return other
@@ -149,6 +150,7 @@ class Logistic(_Synthetic):
         chance = 1 / (1 + np.exp(-np.einsum("mnd,md->mn", a, 4 * truth)))
         b = np.where(rng.random((workers, samples)) < chance, 1.0, -1.0)
         self.samples, self.batch, self.l2 = samples, batch, l2
+        self.size = workers * samples
         self.smoothness = float(np.linalg.norm(a, 2, axis=(1, 2)).max() ** 2 / (4 * samples) + l2)
         self.variance = float((a**2).sum(2).mean(1).max() / batch) if batch else 0.0
         self.optimum = self._tensor(_newton(a, b, l2))
@@ -159,7 +161,7 @@ class Logistic(_Synthetic):
 
     def sample(self, t: int, k: int) -> Sample:
         if self.batch == 0:
-            return Sample(t, k, len(self.workers) * self.samples)
+            return Sample(t, k, self.size)
         ids, place = np.asarray(self.workers)[:, None], np.arange(self.batch)[None, :]
         rows = randomness.integers(self.samples, "batch", self.seed, ids, t, k, place)
         return Sample(t, k, rows.size, torch.from_numpy(rows))
