@@ -41,8 +41,9 @@ Made by `python docs/make_reference.py` from the code; do not edit by hand.
 
 An experiment is a TOML file. Wherever a *kind* is asked for, write its name (`model = "mlp"`), a table with
 parameters (`model = {kind = "mlp", hidden = [128]}`), or `"package.module:factory"` for your own; modules are found
-beside the file, in the current folder, and among the installed packages. Unknown keys are errors.
-`netfleet run FILE --set a.b=value` changes any value; in `algorithms.…` it changes every algorithm.
+beside the file, in the current folder, and among the installed packages; `path`s are relative to the current
+folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` changes any value: `algorithms.eta=0.1` for every
+algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
 
 | top-level key | default | |
 |---|---|---|
@@ -54,6 +55,22 @@ beside the file, in the current folder, and among the installed packages. Unknow
 | `[problem]` | classification | data, partition, model, batch, … |
 | `[[algorithms]]` | net-fleet | one or more; `label` names the curve |
 | `[evaluation]`, `[engine]` | | below |
+
+## Parts of your own
+
+A factory gets its parameters from the table in the file, and those of the following that it names:
+
+| part | is also given | returns |
+|---|---|---|
+| `problem.model` | `inputs` (shape of one sample), `classes` | any `nn.Module`: a batch to class scores |
+| `problem.data` | | `netfleet.Dataset`: float32 inputs, int64 labels, training and test |
+| `problem.partition` | `labels`, `groups`, `workers`, `seed` | one int64 array of training rows per worker |
+| `problem.loss` | | a function of (scores, targets) with one value per sample (`reduction="none"`) |
+| `problem.kind` | `workers`, `seed`, `dtype`, `device`, `threads` | a `netfleet.Problem` |
+| `algorithms.kind` | | a `netfleet.Algorithm`: see `examples/my_algorithm.py` |
+| `topology.kind` | `seed` | a networkx graph on 0, …, m − 1 |
+
+In Python every part can also be the object itself: `nf.simulate(MyMethod(), topology=nx.petersen_graph(), problem=…)`.
 """
 
 

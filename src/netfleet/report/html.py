@@ -55,6 +55,7 @@ def write_report(
         verdict=table.verdict(rows),
         columns=table.columns(rows),
         rows=[_method(row, rows, histories) for row in rows],
+        sampling=table.sampling_note(histories),
         several_seeds=any(row.seeds > 1 for row in rows),
         figures=_figures(histories, topology, label_counts),
         quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if plots.has(histories, x)],

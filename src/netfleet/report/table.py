@@ -155,6 +155,16 @@ def print_summary(histories: Iterable[History], console: Console) -> None:
             console.print(Text.assemble((f"✗ {row.label}: {row.mark}. ", "red"), (row.diverged[0][2], "dim")))
     if any(row.seeds > 1 for row in rows):
         console.print(Text("mean ± standard deviation over seeds", style="dim"))
+    if note := sampling_note(histories):
+        console.print(Text(note, style="dim"))
+
+
+def sampling_note(histories: Iterable[History]) -> str:
+    """What the two accuracies are measured on, where that differs."""
+    limits = {(h.config.get("evaluation") or {}).get("worker_test_samples", 0) for h in histories}
+    if limits <= {0}:
+        return ""
+    return f"x̄ is scored on the test data, the workers' own models on at most {max(limits):,} samples of it"
 
 
 def _fitting(rows: Sequence[Row], shown: Sequence[Column], console: Console) -> list[Table]:
