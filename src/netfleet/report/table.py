@@ -160,11 +160,11 @@ def print_summary(histories: Iterable[History], console: Console) -> None:
 
 
 def sampling_note(histories: Iterable[History]) -> str:
-    """What the two accuracies are measured on, where that differs."""
+    """What the workers' accuracy is measured on, where that is not all."""
     limits = {(h.config.get("evaluation") or {}).get("worker_test_samples", 0) for h in histories}
     if limits <= {0}:
         return ""
-    return f"x̄ is scored on the test data, the workers' own models on at most {max(limits):,} samples of it"
+    return f"the workers' own models are scored on at most {max(limits):,} of the test samples"
 
 
 def _fitting(rows: Sequence[Row], shown: Sequence[Column], console: Console) -> list[Table]:
