@@ -81,9 +81,10 @@ def run_experiment(
     A run that diverges is marked (`History.diverged`) and the others go on.
     """
     runs = experiment.runs()
+    setting = functools.lru_cache(maxsize=1)(functools.partial(build_setting, experiment))
+    setting(runs[0].seed)  # bad input is found before anything is written
     if out is not None:
         _prepare(out, experiment, resume, overwrite)
-    setting = functools.lru_cache(maxsize=1)(functools.partial(build_setting, experiment))
     histories = []
     for run in runs:
         folder = None if out is None else out / run.folder
