@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from netfleet.data import Dataset, label_counts, load_dataset, make_partition
 from netfleet.errors import ConfigError
 from netfleet.models import MODELS
 from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
+from netfleet.problems.modes import averaging_batch_norm, without_dropout, without_grad
 from netfleet.problems.replica import (
     Loss,
     Pool,
@@ -32,6 +33,7 @@ from netfleet.problems.replica import (
     vmap_gradient,
     wants_channels_last,
 )
+from netfleet.problems.rows import Rows, thin
 from netfleet.registry import Registry
 
 LOSSES: Registry[Loss] = Registry("loss")
@@ -88,8 +90,8 @@ class ModuleProblem(Problem):
         self.d = self._start.numel()
         self._threads = threads or available_threads()
         last = wants_channels_last(self.model, self.device)
-        self._train = _Rows(data.train_x, data.train_y, dtype, self.device, last)
-        self._test = _Rows(data.test_x, data.test_y, dtype, self.device, last)
+        self._train = Rows(data.train_x, data.train_y, dtype, self.device, last)
+        self._test = Rows(data.test_x, data.test_y, dtype, self.device, last)
         pair = torch.tensor([0, len(data.train_y) - 1])
         self._random, self._moving = probe(self.model, self.loss, self._train.inputs(pair), self._train.targets(pair))
         moving = [buffer for name, buffer in self.model.named_buffers() if name in self._moving]
@@ -196,7 +198,7 @@ class ModuleProblem(Problem):
         per_worker = -(-limit // len(self.workers))
         weight = torch.zeros(len(self.data.train_y), dtype=torch.float64)
         for i in self.workers:
-            rows, weights = self._even(_thin(self.parts[i], per_worker))
+            rows, weights = self._even(thin(self.parts[i], per_worker))
             weight.index_add_(0, rows, weights.double() / len(self.workers))
         rows = weight.nonzero()[:, 0]  # workers that share data share the work: one pass over the distinct samples
         value, gradient = self._sum(x, rows, weight[rows].to(self.dtype))
@@ -216,7 +218,7 @@ class ModuleProblem(Problem):
         def lane(slot: int, i: int) -> None:
             replica = self._replicas[slot]
             replica.load(x)
-            with _without_dropout(replica.model):
+            with without_dropout(replica.model):
                 for chunk, weight in chunks[i::_LANES]:
                     inputs, targets = self._train.inputs(chunk), self._train.targets(chunk)
                     value, gradients = replica.gradient(inputs, targets, weight.to(self.device))
@@ -250,7 +252,7 @@ class ModuleProblem(Problem):
     ) -> Scores:
         if self._buffer_start.numel() and self.batch_norm == "recalibrated":
             buffers = self._recalibrated(x, workers)
-        rows = torch.from_numpy(_thin(np.arange(len(self.data.test_y)), limit))
+        rows = torch.from_numpy(thin(np.arange(len(self.data.test_y)), limit))
         chunks = torch.split(rows, _CHUNK)
         losses = torch.zeros(len(x), len(chunks), dtype=torch.float64)
         correct = torch.zeros(len(x), len(chunks), dtype=torch.float64)
@@ -265,7 +267,7 @@ class ModuleProblem(Problem):
             replica.model.train()
 
         with one_intra_op_thread():
-            self._pool.each(_without_grad(one), len(x) * len(chunks))
+            self._pool.each(without_grad(one), len(x) * len(chunks))
         return Scores(losses.sum(1) / len(rows), correct.sum(1) / len(rows))
 
     def _recalibrated(self, x: Tensor, workers: Sequence[int] | None) -> Tensor:
@@ -276,85 +278,19 @@ class ModuleProblem(Problem):
             replica = self._replicas[slot]
             replica.load(x[i], self._buffer_start)
             pool = np.concatenate(self.parts) if workers is None else self.parts[workers[i]]
-            with _averaging_batch_norm(replica.model), _without_dropout(replica.model):
-                rows = torch.tensor(_thin(pool, _CALIBRATION))
+            with averaging_batch_norm(replica.model), without_dropout(replica.model):
+                rows = torch.tensor(thin(pool, _CALIBRATION))
                 for chunk in rows[self._shuffled(len(rows))].tensor_split(-(-len(rows) // _CHUNK)):
                     replica.model(self._train.inputs(chunk))
             replica.store_buffers(buffers[i])
 
         with one_intra_op_thread(), self._guarded_generator():
-            self._pool.each(_without_grad(one), len(x))
+            self._pool.each(without_grad(one), len(x))
         return buffers
-
-
-@contextmanager
-def _averaging_batch_norm(model: nn.Module) -> Iterator[None]:
-    """Let every BatchNorm start afresh and take the plain average over the batches that it sees."""
-    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None
-    yield
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-
-
-@contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Exact values are those of the whole network."""
-    layers = [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
-    for layer in layers:
-        layer.eval()
-    yield
-    for layer in layers:
-        layer.train()
-
-
-class _Rows:
-    """Samples on a device; images with their channels last in memory where asked.
-
-    (`memory_format=channels_last` would leave one-channel images as they are, and their convolutions twice as slow.)
-    """
-
-    def __init__(
-        self, inputs: Tensor, targets: Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool
-    ) -> None:
-        self.last = channels_last and inputs.dim() == 4
-        inputs = inputs.to(device, dtype)
-        if self.last:  # `contiguous()` would keep the strides of one-channel images, which say channels first
-            inputs = inputs.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
-        self._inputs, self._targets = inputs, targets.to(device)
-
-    def inputs(self, rows: Tensor) -> Tensor:
-        """Inputs of the rows `[…]`, as `[…, channels, height, width]` for images."""
-        taken = self._inputs[rows]
-        return taken.movedim(-1, -3) if self.last else taken
-
-    def targets(self, rows: Tensor) -> Tensor:
-        """Targets of the rows."""
-        return self._targets[rows]
 
 
 def _reseed(*address: int) -> None:
     torch.manual_seed(int(randomness.bits("model", *address)) >> 1)
-
-
-def _without_grad(task: Callable[[int, int], None]) -> Callable[[int, int], None]:
-    """Autograd's mode belongs to a thread: switch it off on the thread that runs the task."""
-
-    def run(slot: int, i: int) -> None:
-        with torch.no_grad():
-            task(slot, i)
-
-    return run
-
-
-def _thin(rows: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
-    """At most `limit` of the rows (0: all), evenly spaced."""
-    if limit <= 0 or limit >= len(rows):
-        return rows
-    return rows[np.arange(limit) * len(rows) // limit]
 
 
 def _uninitialised(model: nn.Module) -> None:

@@ -1,0 +1,40 @@
+"""Samples on a device, and how to take some of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+
+class Rows:
+    """Samples on a device; images with their channels last in memory where asked.
+
+    (`memory_format=channels_last` would leave one-channel images as they are, and their convolutions twice as slow.)
+    """
+
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool
+    ) -> None:
+        self.last = channels_last and inputs.dim() == 4
+        inputs = inputs.to(device, dtype)
+        if self.last:  # `contiguous()` would keep the strides of one-channel images, which say channels first
+            inputs = inputs.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+        self._inputs, self._targets = inputs, targets.to(device)
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Inputs of the rows `[…]`, as `[…, channels, height, width]` for images."""
+        taken = self._inputs[rows]
+        return taken.movedim(-1, -3) if self.last else taken
+
+    def targets(self, rows: Tensor) -> Tensor:
+        """Targets of the rows."""
+        return self._targets[rows]
+
+
+def thin(rows: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
+    """At most `limit` of the rows (0: all), evenly spaced."""
+    if limit <= 0 or limit >= len(rows):
+        return rows
+    return rows[np.arange(limit) * len(rows) // limit]
