@@ -34,10 +34,10 @@ class Setting:
     problem: Problem
 
 
-def build_topology(table: Mapping[str, Any], seed: int = 0) -> Topology:
+def build_topology(table: Mapping[str, Any], seed: int = 0, workers: int | None = None) -> Topology:
     """The topology of an experiment's [topology] table."""
     graph = {key: value for key, value in table.items() if key != "weights"}
-    return make_topology(graph, weights=table.get("weights"), seed=seed)
+    return make_topology(graph, workers=workers, weights=table.get("weights"), seed=seed)
 
 
 def build_setting(experiment: Experiment, seed: int) -> Setting:
@@ -241,7 +241,12 @@ def simulate(
     if rounds < 1:
         raise ConfigError(f"rounds must be at least 1, got {rounds}")
     named = {"algorithm": algorithm, "topology": topology, "problem": problem, "workers": workers}
-    topology = _topology(topology, _count(workers, topology, problem), seed)
+    if isinstance(topology, str):
+        topology = {"kind": topology, "workers": _count(workers, problem)}
+    if isinstance(topology, Mapping):
+        topology = build_topology(topology, seed, workers)
+    elif isinstance(topology, nx.Graph):
+        topology = make_topology(topology)
     if not isinstance(problem, Problem):
         problem = build_problem(problem, topology.m, seed, engine)
     if problem.m != topology.m or workers not in (None, topology.m):
@@ -269,17 +274,8 @@ def simulate(
     return history
 
 
-def _topology(topology: Any, workers: int | None, seed: int) -> Topology:
-    if isinstance(topology, Topology):
-        return topology
-    if not isinstance(topology, Mapping):
-        return make_topology(topology, workers=workers, seed=seed)
-    graph = {key: value for key, value in topology.items() if key != "weights"}
-    return make_topology(graph, workers=workers, weights=topology.get("weights"), seed=seed)
-
-
-def _count(workers: int | None, topology: Any, problem: Any) -> int | None:
+def _count(workers: int | None, problem: Any) -> int:
     """How many workers a topology by name should have."""
-    if workers is not None or not isinstance(topology, str):
+    if workers is not None:
         return workers
     return problem.m if isinstance(problem, Problem) else 20

@@ -17,9 +17,11 @@ def averaging_batch_norm(model: nn.Module) -> Iterator[None]:
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None
-    yield
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
 
 @contextmanager
@@ -28,9 +30,11 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     layers = [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
     for layer in layers:
         layer.eval()
-    yield
-    for layer in layers:
-        layer.train()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.train()
 
 
 def without_grad(task: Callable[[int, int], None]) -> Callable[[int, int], None]:

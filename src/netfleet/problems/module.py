@@ -75,14 +75,13 @@ class ModuleProblem(Problem):
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
         threads: int = 0,
-        workers: Sequence[int] | None = None,
     ) -> None:
         _check(batch, l2, threads, sampling, parts)
         _uninitialised(model)
         self.data, self.parts, self.batch, self.l2 = data, list(parts), batch, l2
         self.sampling, self.batch_norm, self.seed = sampling, batch_norm, seed
         self.m = len(parts)
-        self.workers = tuple(range(self.m) if workers is None else workers)
+        self.workers = tuple(range(self.m))
         self.dtype, self.device = dtype, torch.device(device)
         self.loss = loss or cross_entropy()
         self.model = copy.deepcopy(model).to(self.device, dtype).train()

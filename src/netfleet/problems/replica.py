@@ -127,7 +127,7 @@ def can_stack(model: nn.Module, device: torch.device) -> bool:
 
 
 def wants_channels_last(model: nn.Module, device: torch.device) -> bool:
-    """Which models are fed images with the channels last in memory, twice as fast on a CPU.
+    """Which models are fed images with the channels last in memory, faster on a CPU (benchmarks/layout.py).
 
     Those made of known layers: a forward pass of another kind may `view` its features, which only the usual order
     allows. Not those with a strided 1×1 convolution, whose backward pass in that order crashes in torch 2.13.

@@ -11,7 +11,8 @@ from torch import Tensor
 class Rows:
     """Samples on a device; images with their channels last in memory where asked.
 
-    (`memory_format=channels_last` would leave one-channel images as they are, and their convolutions twice as slow.)
+    (`contiguous(memory_format=torch.channels_last)` returns one-channel images as they are, which is slow:
+    benchmarks/layout.py.)
     """
 
     def __init__(
