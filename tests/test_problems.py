@@ -14,7 +14,7 @@ from conftest import Memory, digits_problem, matrix_mix, rollout
 from netfleet import ConfigError, ModuleProblem, NetFleet, load_dataset, make_partition, make_topology
 from netfleet.engines import ENGINES
 from netfleet.models import MODELS
-from netfleet.problems.replica import flatten, vmap_gradient
+from netfleet.problems.replica import flatten
 from netfleet.problems.synthetic import Logistic, Quadratics
 
 
@@ -224,26 +224,24 @@ class Scaled(nn.Linear):
 
 
 def test_only_models_of_known_layers_are_stacked(ring: Any) -> None:
-    from netfleet.problems.replica import can_stack
+    from netfleet.problems.path import can_stack
 
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert can_stack(MODELS.build("mlp", inputs=(1, 8, 8), classes=10), cpu)
+    assert can_stack(MODELS.build("mlp", inputs=(1, 8, 8), classes=10), convolutions=False)
     convolution = MODELS.build("cnn", inputs=(1, 8, 8), classes=10)
-    assert not can_stack(convolution, cpu)
-    assert can_stack(convolution, gpu)
+    assert not can_stack(convolution, convolutions=False)
+    assert can_stack(convolution, convolutions=True)
     own = nn.Sequential(nn.Flatten(), Scaled(64, 10))
-    assert not can_stack(own, gpu)
+    assert not can_stack(own, convolutions=True)
     problem = digits_problem(4, own)
     assert torch.isfinite(problem.grad(scattered(problem), problem.sample(0, 1))).all()
 
 
 @pytest.mark.parametrize("model", ["cnn", "mlp", "softmax"])
 def test_stacked_gradients_equal_those_one_by_one(model: str) -> None:
-    problem = digits_problem(4, model, dtype=torch.float64)
-    x, sample = scattered(problem), problem.sample(0, 1)
-    rows = sample.rows
-    stacked = vmap_gradient(problem.model, problem.loss)(x, problem._train.inputs(rows), problem._train.targets(rows))
-    assert torch.allclose(stacked, problem._looped(x, sample), atol=1e-13)
+    stacked, looped = (digits_problem(4, model, dtype=torch.float64, gradients=path) for path in ("stacked", "looped"))
+    assert (stacked.path, looped.path) == ("stacked", "looped")
+    x, sample = scattered(looped), looped.sample(0, 1)
+    assert torch.allclose(stacked.grad(x, sample), looped.grad(x, sample), atol=1e-13)
 
 
 def test_the_users_module_is_left_alone() -> None:

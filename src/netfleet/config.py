@@ -30,7 +30,7 @@ from netfleet.registry import Registry, check_type, parameters, split, suggestio
 T = TypeVar("T")
 Table = dict[str, Any]
 #: What netfleet itself passes to the factories, so that a file does not have to.
-GIVEN = ("workers", "seed", "dtype", "device", "threads", "inputs", "classes", "labels", "groups", "graph")
+GIVEN = ("workers", "seed", "dtype", "device", "threads", "gradients", "inputs", "classes", "labels", "groups", "graph")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class EngineConfig:
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0
+    gradients: Literal["auto", "native", "stacked", "looped"] = "auto"
 
     def __post_init__(self) -> None:
         for name, hint in parameters(EngineConfig).items():

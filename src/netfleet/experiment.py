@@ -55,6 +55,7 @@ def build_problem(spec: Any, workers: int, seed: int, engine: EngineConfig) -> P
         dtype=getattr(torch, engine.dtype),
         device=checked_device(engine.device),
         threads=engine.threads,
+        gradients=engine.gradients,
     )
 
 

@@ -18,7 +18,7 @@ from netfleet.algorithms import Algorithm, Mix
 from netfleet.engines.loop import Recorder, Snapshot, join, share, train
 from netfleet.errors import TransportError
 from netfleet.problems.base import Problem
-from netfleet.problems.replica import one_intra_op_thread
+from netfleet.problems.pool import one_intra_op_thread
 from netfleet.topology import Topology
 
 

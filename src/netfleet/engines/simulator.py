@@ -12,7 +12,7 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.engines.loop import Recorder, Snapshot, train
 from netfleet.problems.base import Problem
-from netfleet.problems.replica import Pool, available_threads, one_intra_op_thread
+from netfleet.problems.pool import Pool, available_threads, one_intra_op_thread
 from netfleet.topology import Topology
 
 #: W is applied sparsely where it has fewer non-zeros per row, or a smaller share of them (benchmarks/mixing.py).

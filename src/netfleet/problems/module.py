@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,22 +16,16 @@ from netfleet import randomness
 from netfleet.data import Dataset, label_counts, load_dataset, make_partition
 from netfleet.errors import ConfigError
 from netfleet.models import MODELS
+from netfleet.native.build import library
+from netfleet.native.chain import Chain
+from netfleet.native.layers import Layer, recognise
 from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
-from netfleet.problems.modes import averaging_batch_norm, without_dropout, without_grad
-from netfleet.problems.replica import (
-    Loss,
-    Pool,
-    Replica,
-    available_threads,
-    can_stack,
-    flatten,
-    kept_generator,
-    one_intra_op_thread,
-    probe,
-    vmap_gradient,
-    wants_channels_last,
-)
+from netfleet.problems.looped import Looped
+from netfleet.problems.path import Gradients, Path, can_stack, wants_channels_last
+from netfleet.problems.pool import Pool, available_threads
+from netfleet.problems.replica import Loss, Replica, flatten, probe
 from netfleet.problems.rows import Rows, thin
+from netfleet.problems.stacked import Stacked
 from netfleet.registry import Registry
 
 LOSSES: Registry[Loss] = Registry("loss")
@@ -46,7 +38,11 @@ _CALIBRATION = 2048  # samples that recalibrated BatchNorm statistics are made f
 @LOSSES.register("cross-entropy")
 def cross_entropy() -> Loss:
     """Softmax and negative log-likelihood, per sample."""
-    return lambda scores, targets: F.cross_entropy(scores, targets, reduction="none")
+    return _cross_entropy
+
+
+def _cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(scores, targets, reduction="none")
 
 
 class ModuleProblem(Problem):
@@ -75,11 +71,12 @@ class ModuleProblem(Problem):
         dtype: torch.dtype = torch.float32,
         device: str | torch.device = "cpu",
         threads: int = 0,
+        gradients: Gradients = "auto",
     ) -> None:
         _check(batch, l2, threads, sampling, parts)
         _uninitialised(model)
         self.data, self.parts, self.batch, self.l2 = data, list(parts), batch, l2
-        self.sampling, self.batch_norm, self.seed = sampling, batch_norm, seed
+        self.sampling, self.batch_norm, self.seed, self.gradients = sampling, batch_norm, seed, gradients
         self.m = len(parts)
         self.workers = tuple(range(self.m))
         self.dtype, self.device = dtype, torch.device(device)
@@ -88,20 +85,34 @@ class ModuleProblem(Problem):
         self._start = flatten([p for p in self.model.parameters() if p.requires_grad], dtype)
         self.d = self._start.numel()
         self._threads = threads or available_threads()
-        last = wants_channels_last(self.model, self.device)
+        pair = [0, len(data.train_y) - 1]
+        trial = data.train_x[pair].to(self.device, dtype), data.train_y[pair].to(self.device)
+        self._probed = probe(self.model, self.loss, *trial)
+        self._layers = self._chain()
+        last = wants_channels_last(self.model, self.device) if self._layers is None else self._layers[0].kernel_h > 0
         self._train = Rows(data.train_x, data.train_y, dtype, self.device, last)
         self._test = Rows(data.test_x, data.test_y, dtype, self.device, last)
-        pair = torch.tensor([0, len(data.train_y) - 1])
-        self._random, self._moving = probe(self.model, self.loss, self._train.inputs(pair), self._train.targets(pair))
-        moving = [buffer for name, buffer in self.model.named_buffers() if name in self._moving]
+        moving = [buffer for name, buffer in self.model.named_buffers() if name in self._probed.moving]
         self._buffer_start = flatten(moving, dtype).to(self.device)
-        self._generator = threading.Lock()  # torch's generator is one for all threads
-        if batch == 0 and (self._random or (self._moving and batch_norm != "recalibrated")):
+        if batch == 0 and (self._probed.random or (moving and batch_norm != "recalibrated")):
             raise ConfigError(
                 "batch = 0 (exact gradients) has no meaning for a model with dropout or running statistics; use a "
                 'mini-batch, or batch_norm = "recalibrated"'
             )
         self._host()
+
+    def _chain(self) -> list[Layer] | None:
+        """The model's layers if it takes the native path."""
+        plain = self.device.type == "cpu" and self.loss is _cross_entropy and self.gradients in ("auto", "native")
+        layers = recognise(self.model, tuple(self.data.train_x.shape[1:])) if plain else None
+        if layers is not None and library() is not None:
+            return layers
+        if self.gradients == "native":
+            raise ConfigError(
+                'gradients = "native" needs the CPU, the cross-entropy loss, a model that is a chain of convolutions '
+                '(with ReLU and max-pooling) and linear layers, and a C++ compiler; use gradients = "auto"'
+            )
+        return None
 
     def _host(self) -> None:
         """Set up what depends on which workers are hosted here."""
@@ -115,12 +126,32 @@ class ModuleProblem(Problem):
         self.buffers = None if self.initial_buffers is None else self.initial_buffers.clone()
         self.mixes_buffers = keeps and self.batch_norm == "mixed"
         self.size = int(self._sizes.sum())
-        on_cpu = self.device.type == "cpu"
-        threads = 1 if self._random or not on_cpu else min(self._threads, max(len(self.workers), _LANES))
-        self._pool = Pool(threads)
-        self._replicas = [Replica(self.model, self.loss, self._moving) for _ in range(threads)]
-        stacks = len(self.workers) > 1 and self.batch > 0 and not self._random and not has_buffers
-        self._vmap = vmap_gradient(self.model, self.loss) if stacks and can_stack(self.model, self.device) else None
+        one = self._probed.random or self.device.type != "cpu"
+        self._pool = Pool(1 if one else min(self._threads, max(len(self.workers), _LANES)))
+        self._path = self._choose()
+
+    def _choose(self) -> Path:
+        """The rule of problems/path.py."""
+        if self._layers is not None:
+            native = library()
+            assert native is not None
+            return Chain(native, self._layers, self._train, self._test, self._pool)
+        forced, everywhere = self.gradients == "stacked", self.device.type != "cpu"
+        pure = not self._probed.random and not self._buffer_start.numel()
+        stacks = pure and can_stack(self.model, convolutions=forced or everywhere)
+        if forced and not stacks:
+            raise ConfigError(
+                'gradients = "stacked" needs a model of known layers without dropout or running statistics; use '
+                'gradients = "auto"'
+            )
+        kind = Stacked if stacks and (forced or (len(self.workers) > 1 and self.gradients == "auto")) else Looped
+        data = self._train, self._test
+        return kind(self.model, self.loss, self._probed, *data, self._pool, self.seed, self.workers)
+
+    @property
+    def path(self) -> str:
+        """How gradients are computed: "native", "stacked" or "looped" (problems/path.py)."""
+        return self._path.name
 
     def at(self, workers: Sequence[int]) -> ModuleProblem:
         other = object.__new__(ModuleProblem)
@@ -152,40 +183,8 @@ class ModuleProblem(Problem):
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         if sample.rows is None:
             return self.full_grad(x)
-        if self._vmap is not None:
-            out = self._vmap(x, self._train.inputs(sample.rows), self._train.targets(sample.rows))
-        else:
-            out = self._looped(x, sample)
+        out = self._path.gradients(x, sample, self.buffers)
         return out.add_(x, alpha=self.l2) if self.l2 else out
-
-    def _looped(self, x: Tensor, sample: Sample) -> Tensor:
-        out = torch.empty_like(x)
-        assert sample.rows is not None
-
-        def one(slot: int, i: int) -> None:
-            replica, rows = self._replicas[slot], sample.rows[i]  # type: ignore[index]
-            replica.load(x[i], None if self.buffers is None else self.buffers[i])
-            _, gradients = replica.gradient(self._train.inputs(rows), self._train.targets(rows))
-            replica.write(gradients, out[i])
-            if self.buffers is not None:
-                replica.store_buffers(self.buffers[i])
-
-        def seeded(slot: int, i: int) -> None:
-            _reseed(self.seed, self.workers[i], sample.t, sample.k)
-            one(slot, i)
-
-        with self._guarded_generator():
-            self._pool.each(seeded if self._random else one, len(self.workers))
-        return out
-
-    @contextmanager
-    def _guarded_generator(self) -> Iterator[None]:
-        """Where the model draws random numbers, have torch's global generator alone and leave it as it was."""
-        if not self._random:
-            yield
-            return
-        with self._generator, kept_generator(self.device):
-            yield
 
     def full_grad(self, x: Tensor) -> Tensor:
         out = torch.stack(
@@ -211,25 +210,8 @@ class ModuleProblem(Problem):
         order = self._shuffled(len(rows))
         pieces = -(-len(rows) // _CHUNK)
         chunks = list(zip(rows[order].tensor_split(pieces), weights[order].tensor_split(pieces), strict=True))
-        values = torch.zeros(_LANES, dtype=self.dtype, device=self.device)
-        sums = torch.zeros(_LANES, self.d, dtype=self.dtype, device=self.device)
-
-        def lane(slot: int, i: int) -> None:
-            replica = self._replicas[slot]
-            replica.load(x)
-            with without_dropout(replica.model):
-                for chunk, weight in chunks[i::_LANES]:
-                    inputs, targets = self._train.inputs(chunk), self._train.targets(chunk)
-                    value, gradients = replica.gradient(inputs, targets, weight.to(self.device))
-                    values[i] += value
-                    for view, gradient in zip(replica.layout.views(sums[i]), gradients, strict=True):
-                        view += gradient
-
-        with one_intra_op_thread(), self._guarded_generator():
-            if self._random:
-                _reseed(self.seed)
-            self._pool.each(lane, min(_LANES, len(chunks)))
-        return values.sum(), sums.sum(dim=0)
+        values, gradients = self._path.sums(x, [chunks[i::_LANES] for i in range(min(_LANES, len(chunks)))])
+        return values.sum(), gradients.sum(dim=0)
 
     def _shuffled(self, count: int) -> Tensor:
         """A fixed random order: data sorted by label would give BatchNorm chunks of one label."""
@@ -237,7 +219,7 @@ class ModuleProblem(Problem):
 
     def module(self, x: Tensor, buffers: Tensor | None = None) -> nn.Module:
         """A copy of the model with the parameters x `[d]` (and running statistics `[b]`), in evaluation mode."""
-        replica = Replica(self.model, self.loss, self._moving)
+        replica = Replica(self.model, self.loss, self._probed.moving)
         replica.load(x.to(self.device, self.dtype).clone(), buffers)
         return replica.model.eval()
 
@@ -252,44 +234,18 @@ class ModuleProblem(Problem):
         if self._buffer_start.numel() and self.batch_norm == "recalibrated":
             buffers = self._recalibrated(x, workers)
         rows = torch.from_numpy(thin(np.arange(len(self.data.test_y)), limit))
-        chunks = torch.split(rows, _CHUNK)
-        losses = torch.zeros(len(x), len(chunks), dtype=torch.float64)
-        correct = torch.zeros(len(x), len(chunks), dtype=torch.float64)
-
-        def one(slot: int, task: int) -> None:
-            i, c = divmod(task, len(chunks))
-            replica, targets = self._replicas[slot], self._test.targets(chunks[c])
-            replica.load(x[i], None if buffers is None else buffers[i])
-            scores = replica.model.eval()(self._test.inputs(chunks[c]))
-            losses[i, c] = replica.loss(scores, targets).sum().cpu()
-            correct[i, c] = (scores.argmax(dim=-1) == targets).sum().cpu()
-            replica.model.train()
-
-        with one_intra_op_thread():
-            self._pool.each(without_grad(one), len(x) * len(chunks))
+        losses, correct = self._path.scores(x, torch.split(rows, _CHUNK), buffers)
         return Scores(losses.sum(1) / len(rows), correct.sum(1) / len(rows))
 
     def _recalibrated(self, x: Tensor, workers: Sequence[int] | None) -> Tensor:
         """Buffers `[rows, b]` with BatchNorm's statistics averaged over training samples: a worker's own, or all."""
-        buffers = self._buffer_start.repeat(len(x), 1)
-
-        def one(slot: int, i: int) -> None:
-            replica = self._replicas[slot]
-            replica.load(x[i], self._buffer_start)
+        assert isinstance(self._path, Looped)  # a chain has no buffers
+        chunks = []
+        for i in range(len(x)):
             pool = np.concatenate(self.parts) if workers is None else self.parts[workers[i]]
-            with averaging_batch_norm(replica.model), without_dropout(replica.model):
-                rows = torch.tensor(thin(pool, _CALIBRATION))
-                for chunk in rows[self._shuffled(len(rows))].tensor_split(-(-len(rows) // _CHUNK)):
-                    replica.model(self._train.inputs(chunk))
-            replica.store_buffers(buffers[i])
-
-        with one_intra_op_thread(), self._guarded_generator():
-            self._pool.each(without_grad(one), len(x))
-        return buffers
-
-
-def _reseed(*address: int) -> None:
-    torch.manual_seed(int(randomness.bits("model", *address)) >> 1)
+            rows = torch.tensor(thin(pool, _CALIBRATION))
+            chunks.append(rows[self._shuffled(len(rows))].tensor_split(-(-len(rows) // _CHUNK)))
+        return self._path.recalibrated(x, self._buffer_start, chunks)
 
 
 def _uninitialised(model: nn.Module) -> None:
@@ -328,6 +284,7 @@ def classification(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     threads: int = 0,
+    gradients: Gradients = "auto",
 ) -> ModuleProblem:
     """A model on a data set split over workers, all named as in an experiment file."""
     dataset = load_dataset(data)
@@ -348,4 +305,5 @@ def classification(
         dtype=dtype,
         device=device,
         threads=threads,
+        gradients=gradients,
     )

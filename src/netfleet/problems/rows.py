@@ -12,26 +12,27 @@ class Rows:
     """Samples on a device; images with their channels last in memory where asked.
 
     (`contiguous(memory_format=torch.channels_last)` returns one-channel images as they are, which is slow:
-    benchmarks/layout.py.)
+    netfleet bench layout.)
     """
 
     def __init__(
         self, inputs: Tensor, targets: Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool
     ) -> None:
-        self.last = channels_last and inputs.dim() == 4
+        self.last, self.dtype, self.device = channels_last and inputs.dim() == 4, dtype, device
         inputs = inputs.to(device, dtype)
         if self.last:  # `contiguous()` would keep the strides of one-channel images, which say channels first
             inputs = inputs.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
-        self._inputs, self._targets = inputs, targets.to(device)
+        #: `[samples, …]` in one piece, images as `[height, width, channels]` if the channels are last.
+        self.storage, self.labels = inputs.contiguous(), targets.to(device).contiguous()
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Inputs of the rows `[…]`, as `[…, channels, height, width]` for images."""
-        taken = self._inputs[rows]
+        taken = self.storage[rows]
         return taken.movedim(-1, -3) if self.last else taken
 
     def targets(self, rows: Tensor) -> Tensor:
         """Targets of the rows."""
-        return self._targets[rows]
+        return self.labels[rows]
 
 
 def thin(rows: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:

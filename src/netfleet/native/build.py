@@ -1,0 +1,101 @@
+"""Compiles `chain.cpp` once per machine: the library is kept in the cache folder under a hash of what it is made of.
+
+There is nothing to install and nothing to configure. Without a compiler netfleet works as well, through PyTorch, and
+says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+
+from netfleet.data.files import cache_folder
+
+SOURCE = Path(__file__).with_name("chain.cpp")
+#: Tried in this order: compilers differ in how they spell "for this very processor".
+_TARGETS: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]
+_FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC"]
+
+
+class NativeWarning(UserWarning):
+    """Gradients are computed by PyTorch because the native library could not be made."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The compiled library, or None (with one warning) where it cannot be made."""
+    compiler = find_compiler()
+    if compiler is None:
+        _warn("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
+        return None
+    folder = cache_folder() / "native"
+    path = folder / f"chain-{_fingerprint(compiler)}.so"
+    try:
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            compile_to(path, compiler)
+        return _declared(ctypes.CDLL(str(path)))
+    except (OSError, subprocess.SubprocessError) as error:
+        _warn(f"{SOURCE.name} could not be compiled and loaded: {_reason(error)}")
+        return None
+
+
+def find_compiler() -> str | None:
+    """The C++ compiler that CXX names, or the first usual one on the PATH."""
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        if name and (found := shutil.which(name)):
+            return found
+    return None
+
+
+def compile_to(path: Path, compiler: str) -> None:
+    """Compile beside the path and rename, so that another process never sees half a library."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        for target in _TARGETS:
+            command = [compiler, *_FLAGS, *target, str(SOURCE), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            if done.returncode == 0:
+                os.replace(made, path)
+                return
+    raise subprocess.SubprocessError(done.stderr)
+
+
+def _fingerprint(compiler: str) -> str:
+    """A library is good for one source, one compiler and one kind of processor."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60).stdout
+    parts = [SOURCE.read_text(encoding="utf-8"), version, " ".join(_FLAGS), platform.machine(), _processor()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+
+
+def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
+    for dtype in ("float32", "float64"):
+        scratch, run = getattr(found, f"scratch_{dtype}"), getattr(found, f"run_{dtype}")
+        scratch.restype, scratch.argtypes = ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64]
+        run.restype, run.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
+    return found
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(f"gradients are computed by PyTorch, which is slower: {reason}", NativeWarning, stacklevel=3)
+
+
+def _reason(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if "error" in line.lower()] or str(error).splitlines() or [""]
+    return lines[0]

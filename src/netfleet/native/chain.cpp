@@ -1,0 +1,638 @@
+// Losses and gradients of a chain of convolutions and linear layers under cross-entropy, for many models at once.
+//
+// Images are stored [height][width][channel] with their zero border, so that the part of a kernel row that meets the
+// image is contiguous. Two facts make the backward pass cheap. Max-pooling (and ReLU) let through one pixel of a
+// window per channel, so of the gradient of a convolution's output only those "hits" are visited, not the zeros.
+// And a batch is worked off sample by sample, so that what one sample needs stays in the first-level cache.
+//
+// Each task (one model on one list of rows) is computed by one thread in one order: results do not depend on the
+// number of threads. Threads draw tasks from a shared counter.
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace {
+
+using i64 = int64_t;
+constexpr i64 BLOCK = 32;  // samples that are worked on together: bounds the scratch memory
+constexpr uint8_t DEAD = 255;  // the place in a window that ReLU switched off
+
+#if defined(__AVX512F__)
+constexpr int BYTES = 64, REGISTERS = 32;
+#elif defined(__AVX__)
+constexpr int BYTES = 32, REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int BYTES = 16, REGISTERS = 32;
+#else
+constexpr int BYTES = 16, REGISTERS = 16;
+#endif
+
+template <typename T>
+struct Simd {
+    static constexpr int N = BYTES / sizeof(T);
+    typedef T Vec __attribute__((vector_size(BYTES)));
+};
+template <typename T>
+using Vec = typename Simd<T>::Vec;
+template <typename T>
+using Mask = decltype(Vec<T>{} < Vec<T>{});
+template <typename T>
+constexpr int N = Simd<T>::N;
+template <typename T>
+using Whole = std::decay_t<decltype(Mask<T>{}[0])>;  // the integers of a mask
+
+template <typename T>
+inline Vec<T> load(const T* p) {
+    Vec<T> v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+template <typename T>
+inline void store(T* p, Vec<T> v) {
+    std::memcpy(p, &v, sizeof v);
+}
+template <typename T>
+inline Vec<T> all(T value) {
+    return value - Vec<T>{};
+}
+template <typename T>
+inline T sum(Vec<T> v) {
+    T s = v[0];
+    for (int i = 1; i < N<T>; i++) s += v[i];
+    return s;
+}
+template <typename T>
+inline T total(const T* values, i64 count) {
+    Vec<T> s = {};
+    i64 i = 0;
+    for (; i + N<T> <= count; i += N<T>) s += load(values + i);
+    T t = sum<T>(s);
+    for (; i < count; i++) t += values[i];
+    return t;
+}
+inline i64 up(i64 n, i64 multiple) { return (n + multiple - 1) / multiple * multiple; }
+inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+// One layer, as native/chain.py writes it. A linear layer has kernel = 0, cin inputs and cout outputs.
+struct Layer {
+    i64 kernel_h, kernel_w, cin, height, width, cout, stride, pad_h, pad_w, pool, relu, weight, bias;
+
+    bool convolves() const { return kernel_h > 0; }
+    i64 row() const { return (width + 2 * pad_w) * cin; }  // elements of one padded input row
+    i64 input() const { return convolves() ? (height + 2 * pad_h) * row() : cin; }
+    i64 rows() const { return ((height + 2 * pad_h - kernel_h) / stride + 1) / pool; }  // of the output, pooled
+    i64 columns() const { return ((width + 2 * pad_w - kernel_w) / stride + 1) / pool; }
+    i64 cells() const { return rows() * columns(); }
+    i64 span() const { return kernel_w * cin; }  // the contiguous part of a kernel row
+};
+
+template <typename T>
+struct Job {
+    const Layer* layers;
+    i64 depth;
+    i64 tasks;
+    const i64* model;    // [tasks] which row of x
+    const i64* offset;   // [tasks + 1] into rows and weights
+    const T* x;          // [models][d]
+    i64 d;
+    const T* data;       // [samples][size]
+    i64 size;
+    const i64* labels;   // [samples]
+    const i64* rows;     // the samples of all tasks, one task after the other
+    const T* weights;    // of the samples in the loss, or null for 1 / (samples of the task)
+    T* gradient;         // [tasks][d], or null if only values are wanted
+    T* value;            // [tasks] the weighted sum of the losses
+    i64* correct;        // [tasks] how many samples are classified right, or null
+    std::atomic<i64>* next;
+};
+
+// ---------------------------------------------------------------------------------------------- convolution, forward
+
+// P pixels of an output row, V vectors of output channels: weights [kernel row][span][channels].
+template <typename T, int P, int V>
+inline void pixels(const Layer& l, const T* in, const T* weights, const T* bias, i64 channels, T* out) {
+    Vec<T> a[P][V];
+    for (int p = 0; p < P; p++)
+        for (int v = 0; v < V; v++) a[p][v] = load(bias + v * N<T>);
+    const i64 span = l.span(), step = l.stride * l.cin, row = l.row();
+    for (i64 r = 0; r < l.kernel_h; r++, in += row) {
+        for (i64 j = 0; j < span; j++, weights += channels) {
+            Vec<T> w[V];
+            for (int v = 0; v < V; v++) w[v] = load(weights + v * N<T>);
+            for (int p = 0; p < P; p++) {
+                const Vec<T> value = all(in[p * step + j]);
+                for (int v = 0; v < V; v++) a[p][v] += value * w[v];
+            }
+        }
+    }
+    for (int p = 0; p < P; p++)
+        for (int v = 0; v < V; v++) store(out + p * channels + v * N<T>, a[p][v]);
+}
+
+template <typename T, int P, int V>
+inline void some_pixels(i64 count, const Layer& l, const T* in, const T* w, const T* bias, i64 channels, T* out) {
+    if (count == P) return pixels<T, P, V>(l, in, w, bias, channels, out);
+    if constexpr (P > 1) some_pixels<T, P - 1, V>(count, l, in, w, bias, channels, out);
+}
+
+// One row of the output, in pieces of nearly equal length that keep all sums in registers.
+template <typename T, int V>
+void output_row(const Layer& l, const T* in, const T* weights, const T* bias, i64 count, i64 channels, T* out) {
+    constexpr int P = (REGISTERS - V - 2) / V;
+    const i64 pieces = (count + P - 1) / P;
+    for (i64 i = 0, from = 0; i < pieces; i++) {
+        const i64 to = count * (i + 1) / pieces;
+        some_pixels<T, P, V>(to - from, l, in + from * l.stride * l.cin, weights, bias, channels, out + from * channels);
+        from = to;
+    }
+}
+
+// The largest of each window, with its place: `lines` are K rows of the convolution. NaN counts as largest.
+template <typename T, int K>
+inline void pool_row(const T* lines, i64 columns, i64 channels, bool relu, i64 cout, T* out, uint8_t* place, i64 pool) {
+    const i64 k = K ? K : pool, length = columns * k * channels;
+    for (i64 x = 0; x < columns; x++) {
+        for (i64 c = 0; c < channels; c += N<T>) {
+            const T* window = lines + x * k * channels + c;
+            Vec<T> best = load(window);
+            Mask<T> at = {};
+            for (i64 h = 0; h < k; h++)
+                for (i64 w = h ? 0 : 1; w < k; w++) {
+                    const Vec<T> v = load(window + h * length + w * channels);
+                    const Mask<T> better = (v > best) | (v != v);
+                    best = better ? v : best;
+                    at = better ? (Mask<T>{} + Whole<T>(h * k + w)) : at;
+                }
+            if (relu) {
+                const Mask<T> dead = best <= Vec<T>{};
+                best = dead ? Vec<T>{} : best;
+                at |= dead;  // all bits set: DEAD
+            }
+            typedef uint8_t Bytes __attribute__((vector_size(N<T>)));
+            const Bytes bytes = __builtin_convertvector(at, Bytes);
+            std::memcpy(place + x * channels + c, &bytes, sizeof bytes);
+            if (c + N<T> <= cout)
+                store(out + x * cout + c, best);
+            else
+                std::memcpy(out + x * cout + c, &best, sizeof(T) * (cout - c));
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------- convolution, backward
+
+// The pixels of one output channel that have a gradient.
+template <typename T>
+struct Hits {
+    i64 count;
+    const T* value;
+    const int32_t* at;  // where the pixel's patch begins in the input
+};
+
+// dW += Σ over hits of value × patch, R kernel rows by V vectors at a time.
+template <typename T, int R, int V>
+inline void weight_tile(const Hits<T> hits, const T* in, i64 row, T* out, i64 stride) {
+    constexpr int LANES = R * V <= 4 ? 2 : 1;  // independent sums, where there are too few to hide the latency
+    Vec<T> a[LANES][R][V];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) {
+            a[0][r][v] = load(out + r * stride + v * N<T>);
+            for (int n = 1; n < LANES; n++) a[n][r][v] = Vec<T>{};
+        }
+    i64 i = 0;
+    for (; i + LANES <= hits.count; i += LANES)
+        for (int n = 0; n < LANES; n++) {
+            const T* patch = in + hits.at[i + n];
+            const Vec<T> g = all(hits.value[i + n]);
+            for (int r = 0; r < R; r++)
+                for (int v = 0; v < V; v++) a[n][r][v] += g * load(patch + r * row + v * N<T>);
+        }
+    if (i < hits.count)
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < V; v++) a[0][r][v] += all(hits.value[i]) * load(in + hits.at[i] + r * row + v * N<T>);
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) {
+            for (int n = 1; n < LANES; n++) a[0][r][v] += a[n][r][v];
+            store(out + r * stride + v * N<T>, a[0][r][v]);
+        }
+}
+
+// The input's gradient += value × kernel at every hit's patch.
+template <typename T, int R, int V>
+inline void input_tile(const Hits<T> hits, T* out, i64 row, const T* weights, i64 stride) {
+    Vec<T> w[R][V];
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) w[r][v] = load(weights + r * stride + v * N<T>);
+    for (i64 i = 0; i < hits.count; i++) {
+        T* patch = out + hits.at[i];
+        const Vec<T> g = all(hits.value[i]);
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < V; v++)
+                store(patch + r * row + v * N<T>, load(patch + r * row + v * N<T>) + g * w[r][v]);
+    }
+}
+
+template <typename T, int R, int V>
+inline void tile(const Hits<T>& hits, const T* in, T* dweights, T* din, const T* weights, i64 row, i64 stride) {
+    weight_tile<T, R, V>(hits, in, row, dweights, stride);
+    if (din) input_tile<T, R, V>(hits, din, row, weights, stride);
+}
+
+// All tiles of one output channel's kernel [rows][stride], stride = the span rounded up to whole vectors.
+template <typename T>
+void channel(const Layer& l, const Hits<T>& hits, const T* in, T* dweights, T* din, const T* weights, i64 stride) {
+    const i64 row = l.row();
+    for (i64 r = 0; r < l.kernel_h;) {
+        const i64 R = least(3, l.kernel_h - r);
+        for (i64 j = 0; j < stride;) {
+            const i64 V = least(3, (stride - j) / N<T>), at = r * stride + j;
+            T* d = din ? din + r * row + j : nullptr;
+            const T* p = in + r * row + j;
+            switch (R * 4 + V) {
+                case 5: tile<T, 1, 1>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 6: tile<T, 1, 2>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 7: tile<T, 1, 3>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 9: tile<T, 2, 1>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 10: tile<T, 2, 2>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 11: tile<T, 2, 3>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 13: tile<T, 3, 1>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 14: tile<T, 3, 2>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 15: tile<T, 3, 3>(hits, p, dweights + at, d, weights + at, row, stride); break;
+            }
+            j += V * N<T>;
+        }
+        r += R;
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------ linear layers
+
+// C[m][n] (+)= Σ_k A[k·ak + m·am] · B[k][n], a tile of M rows by V vectors.
+template <typename T, int M, int V>
+inline void outer_tile(i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
+    Vec<T> s[M][V];
+    for (int m = 0; m < M; m++)
+        for (int v = 0; v < V; v++) s[m][v] = add ? load(C + m * c + v * N<T>) : Vec<T>{};
+    for (i64 k = 0; k < K; k++) {
+        Vec<T> right[V];
+        for (int v = 0; v < V; v++) right[v] = load(B + k * b + v * N<T>);
+        for (int m = 0; m < M; m++) {
+            const Vec<T> left = all(A[k * ak + m * am]);
+            for (int v = 0; v < V; v++) s[m][v] += left * right[v];
+        }
+    }
+    for (int m = 0; m < M; m++)
+        for (int v = 0; v < V; v++) store(C + m * c + v * N<T>, s[m][v]);
+}
+
+template <typename T, int V>
+inline void outer_columns(i64 M, i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
+    i64 m = 0;
+    for (; m + 4 <= M; m += 4) outer_tile<T, 4, V>(K, A + m * am, ak, am, B, b, C + m * c, c, add);
+    for (; m < M; m++) outer_tile<T, 1, V>(K, A + m * am, ak, am, B, b, C + m * c, c, add);
+}
+
+template <typename T>
+void outer(i64 M, i64 Nn, i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
+    i64 n = 0;
+    for (; n + 3 * N<T> <= Nn; n += 3 * N<T>) outer_columns<T, 3>(M, K, A, ak, am, B + n, b, C + n, c, add);
+    for (; n + N<T> <= Nn; n += N<T>) outer_columns<T, 1>(M, K, A, ak, am, B + n, b, C + n, c, add);
+    for (i64 m = 0; m < M && n < Nn; m++)
+        for (i64 j = n; j < Nn; j++) {
+            T s = add ? C[m * c + j] : T(0);
+            for (i64 k = 0; k < K; k++) s += A[k * ak + m * am] * B[k * b + j];
+            C[m * c + j] = s;
+        }
+}
+
+// C[m][n] = bias[n] + Σ_k A[m][k] · B[n][k], a tile of R by S sums.
+template <typename T, int R, int S>
+inline void inner_tile(i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
+    Vec<T> s[R][S] = {};
+    i64 k = 0;
+    for (; k + N<T> <= K; k += N<T>) {
+        Vec<T> right[S];
+        for (int j = 0; j < S; j++) right[j] = load(B + j * b + k);
+        for (int i = 0; i < R; i++) {
+            const Vec<T> left = load(A + i * a + k);
+            for (int j = 0; j < S; j++) s[i][j] += left * right[j];
+        }
+    }
+    for (int i = 0; i < R; i++)
+        for (int j = 0; j < S; j++) {
+            T total = sum<T>(s[i][j]);
+            for (i64 rest = k; rest < K; rest++) total += A[i * a + rest] * B[j * b + rest];
+            C[i * c + j] = total + (bias ? bias[j] : T(0));
+        }
+}
+
+template <typename T, int S>
+inline void inner_columns(i64 M, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
+    i64 m = 0;
+    for (; m + 4 <= M; m += 4) inner_tile<T, 4, S>(K, A + m * a, a, B, b, bias, C + m * c, c);
+    for (; m < M; m++) inner_tile<T, 1, S>(K, A + m * a, a, B, b, bias, C + m * c, c);
+}
+
+template <typename T>
+void inner(i64 M, i64 Nn, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
+    i64 n = 0;
+    for (; n + 2 <= Nn; n += 2) inner_columns<T, 2>(M, K, A, a, B + n * b, b, bias ? bias + n : bias, C + n, c);
+    for (; n < Nn; n++) inner_columns<T, 1>(M, K, A, a, B + n * b, b, bias ? bias + n : bias, C + n, c);
+}
+
+// ------------------------------------------------------------------------------------------------------------ a chain
+
+// Hands out pieces of one allocation; with no memory it only counts.
+struct Arena {
+    char* base;
+    i64 used = 0;
+
+    template <typename T>
+    T* take(i64 count) {
+        const i64 at = used;
+        used += up(count * static_cast<i64>(sizeof(T)) + 2 * BYTES, 64);  // room to read one vector past the end
+        return base ? reinterpret_cast<T*>(base + at) : nullptr;
+    }
+};
+
+constexpr int DEPTH = 32;
+
+template <typename T>
+struct Memory {
+    T* act[DEPTH + 1];     // [BLOCK][input of layer l], the last one the scores
+    T* grad[DEPTH + 1];    // the same for gradients
+    uint8_t* place[DEPTH]; // [BLOCK][cells][channels] where a window's largest pixel was
+    T* forward[DEPTH];     // weights [kernel row][span][channels]
+    T* bias[DEPTH];        // [channels]
+    T* backward[DEPTH];    // weights [output][kernel row][stride]
+    T* dweights[DEPTH];    // their gradient
+    T* dbias[DEPTH];
+    T *lines, *hit_value;
+    int32_t* hit_at;
+
+    Memory(const Layer* layers, i64 depth, Arena& arena) {
+        i64 line = 0, hits = 0;
+        for (i64 n = 0; n < depth; n++) {
+            const Layer& l = layers[n];
+            act[n] = arena.take<T>(BLOCK * l.input());
+            grad[n] = arena.take<T>(BLOCK * l.input());
+            if (!l.convolves()) continue;
+            const i64 channels = up(l.cout, N<T>), kernel = l.kernel_h * up(l.span(), N<T>);
+            place[n] = arena.take<uint8_t>(BLOCK * l.cells() * channels);
+            forward[n] = arena.take<T>(l.kernel_h * l.span() * channels);
+            bias[n] = arena.take<T>(channels);
+            backward[n] = arena.take<T>(l.cout * kernel);
+            dweights[n] = arena.take<T>(l.cout * kernel);
+            dbias[n] = arena.take<T>(l.cout);
+            const i64 needed = l.pool * l.pool * l.columns() * channels;
+            line = needed > line ? needed : line;
+            hits = l.cells() > hits ? l.cells() : hits;
+        }
+        act[depth] = arena.take<T>(BLOCK * layers[depth - 1].cout);
+        grad[depth] = arena.take<T>(BLOCK * layers[depth - 1].cout);
+        lines = arena.take<T>(line);
+        hit_value = arena.take<T>(hits);
+        hit_at = arena.take<int32_t>(hits);
+    }
+};
+
+template <typename T>
+struct Chain {
+    const Job<T>& job;
+    Memory<T> at;
+    const T* x = nullptr;
+
+    Chain(const Job<T>& job, Arena& arena) : job(job), at(job.layers, job.depth, arena) {
+        for (i64 n = 0; n < job.depth; n++)  // borders stay zero for good
+            std::memset(at.act[n], 0, sizeof(T) * BLOCK * job.layers[n].input());
+    }
+
+    // Bring the model's kernels into the orders in which they are read, and clear their gradients.
+    void prepare(const T* model) {
+        x = model;
+        for (i64 n = 0; n < job.depth; n++) {
+            const Layer& l = job.layers[n];
+            if (!l.convolves()) continue;
+            const i64 channels = up(l.cout, N<T>), stride = up(l.span(), N<T>);
+            std::memset(at.forward[n], 0, sizeof(T) * l.kernel_h * l.span() * channels);
+            std::memset(at.bias[n], 0, sizeof(T) * channels);
+            std::memset(at.backward[n], 0, sizeof(T) * l.cout * l.kernel_h * stride);
+            std::memset(at.dweights[n], 0, sizeof(T) * l.cout * l.kernel_h * stride);
+            std::memset(at.dbias[n], 0, sizeof(T) * l.cout);
+            if (l.bias >= 0) std::memcpy(at.bias[n], x + l.bias, sizeof(T) * l.cout);
+            const T* w = x + l.weight;
+            for (i64 o = 0; o < l.cout; o++)
+                for (i64 c = 0; c < l.cin; c++)
+                    for (i64 r = 0; r < l.kernel_h; r++)
+                        for (i64 k = 0; k < l.kernel_w; k++, w++) {
+                            at.forward[n][(r * l.span() + k * l.cin + c) * channels + o] = *w;
+                            at.backward[n][(o * l.kernel_h + r) * stride + k * l.cin + c] = *w;
+                        }
+        }
+    }
+
+    // Copy a sample into the (padded) input of the first layer.
+    void gather(i64 sample, i64 b) {
+        const Layer& l = job.layers[0];
+        const T* from = job.data + sample * job.size;
+        T* to = at.act[0] + b * l.input();
+        if (!l.convolves()) {
+            std::memcpy(to, from, sizeof(T) * job.size);
+            return;
+        }
+        for (i64 h = 0; h < l.height; h++)
+            std::memcpy(to + (h + l.pad_h) * l.row() + l.pad_w * l.cin, from + h * l.width * l.cin, sizeof(T) * l.width * l.cin);
+    }
+
+    // Where the output pixel (h, w) of layer n lies in the input of the next: [h][w][c] with the border of a
+    // convolution, or [c][h][w] as a linear layer wants it (then with `apart` elements between channels).
+    struct Place {
+        i64 first, row, column, apart, sample;
+    };
+    Place output(i64 n) const {
+        const Layer& l = job.layers[n];
+        if (n + 1 < job.depth && job.layers[n + 1].convolves()) {
+            const Layer& next = job.layers[n + 1];
+            return {next.pad_h * next.row() + next.pad_w * next.cin, next.row(), next.cin, 1, next.input()};
+        }
+        return {0, l.columns(), 1, l.cells(), l.cells() * l.cout};
+    }
+
+    void convolve(i64 n, i64 b) {
+        const Layer& l = job.layers[n];
+        const i64 channels = up(l.cout, N<T>), rows = l.rows(), columns = l.columns(), length = columns * l.pool * channels;
+        const Place to = output(n);
+        const T* in = at.act[n] + b * l.input();
+        T* out = at.act[n + 1] + b * to.sample;
+        uint8_t* place = at.place[n] + b * l.cells() * channels;
+        for (i64 h = 0; h < rows; h++) {
+            for (i64 i = 0; i < l.pool; i++) {
+                const T* from = in + (h * l.pool + i) * l.stride * l.row();
+                i64 c = 0;
+                for (; c + 2 * N<T> <= channels; c += 2 * N<T>)
+                    output_row<T, 2>(l, from, at.forward[n] + c, at.bias[n] + c, columns * l.pool, channels, at.lines + i * length + c);
+                for (; c < channels; c += N<T>)
+                    output_row<T, 1>(l, from, at.forward[n] + c, at.bias[n] + c, columns * l.pool, channels, at.lines + i * length + c);
+            }
+            // Before a linear layer: pool in place (a window is read before its cell is written), then transpose.
+            T* pooled = to.apart == 1 ? out + to.first + h * to.row : at.lines;
+            const auto pool = l.pool == 1 ? pool_row<T, 1> : l.pool == 2 ? pool_row<T, 2> : pool_row<T, 0>;
+            pool(at.lines, columns, channels, l.relu, l.cout, pooled, place + h * columns * channels, l.pool);
+            for (i64 c = 0; to.apart > 1 && c < l.cout; c++)
+                for (i64 w = 0; w < columns; w++) out[c * to.apart + h * columns + w] = pooled[w * l.cout + c];
+        }
+    }
+
+    // From the gradient of layer n's output to those of its kernel and, but for the first layer, its input.
+    void convolve_back(i64 n, i64 b) {
+        const Layer& l = job.layers[n];
+        const i64 channels = up(l.cout, N<T>), stride = up(l.span(), N<T>), rows = l.rows(), columns = l.columns();
+        const int32_t down = static_cast<int32_t>(l.row() * l.pool * l.stride);
+        const int32_t right = static_cast<int32_t>(l.cin * l.pool * l.stride);
+        const Place from = output(n);
+        const T* dout = at.grad[n + 1] + b * from.sample + from.first;
+        const uint8_t* place = at.place[n] + b * l.cells() * channels;
+        const T* in = at.act[n] + b * l.input();
+        T* din = n > 0 ? at.grad[n] + b * l.input() : nullptr;
+        if (din) std::memset(din, 0, sizeof(T) * l.input());
+        int32_t shift[256] = {};
+        for (i64 i = 0; i < l.pool * l.pool; i++)
+            shift[i] = static_cast<int32_t>(((i / l.pool) * l.row() + (i % l.pool) * l.cin) * l.stride);
+        for (i64 o = 0; o < l.cout; o++) {
+            T* value = at.hit_value;
+            int32_t* patch = at.hit_at;
+            i64 count = 0;
+            for (i64 h = 0; h < rows; h++) {
+                const uint8_t* p = place + h * columns * channels + o;
+                const T* d = dout + h * from.row + o * from.apart;
+                int32_t first = static_cast<int32_t>(h) * down;
+                for (i64 w = 0; w < columns; w++, first += right) {
+                    const uint8_t where = p[w * channels];
+                    value[count] = d[w * from.column];
+                    patch[count] = first + shift[where];
+                    count += where != DEAD;
+                }
+            }
+            at.dbias[n][o] += total(value, count);
+            const Hits<T> hits = {count, value, patch};
+            const i64 kernel = o * l.kernel_h * stride;
+            channel(l, hits, in, at.dweights[n] + kernel, din, at.backward[n] + kernel, stride);
+        }
+    }
+
+    void linear(i64 n, i64 count) {
+        const Layer& l = job.layers[n];
+        T* out = at.act[n + 1];
+        inner(count, l.cout, l.cin, at.act[n], l.cin, x + l.weight, l.cin, l.bias < 0 ? nullptr : x + l.bias, out, l.cout);
+        for (i64 i = 0; l.relu && i < count * l.cout; i++) out[i] = out[i] <= 0 ? T(0) : out[i];
+    }
+
+    void linear_back(i64 n, i64 count, T* gradient, bool add) {
+        const Layer& l = job.layers[n];
+        T* dout = at.grad[n + 1];
+        for (i64 i = 0; l.relu && i < count * l.cout; i++) dout[i] = at.act[n + 1][i] <= 0 ? T(0) : dout[i];
+        outer(l.cout, l.cin, count, dout, l.cout, 1, at.act[n], l.cin, gradient + l.weight, l.cin, add);
+        for (i64 o = 0; l.bias >= 0 && o < l.cout; o++) {
+            T s = add ? gradient[l.bias + o] : T(0);
+            for (i64 b = 0; b < count; b++) s += dout[b * l.cout + o];
+            gradient[l.bias + o] = s;
+        }
+        if (n > 0) outer(count, l.cin, l.cout, dout, 1, l.cout, x + l.weight, l.cin, at.grad[n], l.cin, false);
+    }
+
+    // Softmax and cross-entropy: adds to the value and leaves the gradient of the scores.
+    void loss(const i64* rows, const T* weights, T even, i64 count, T& value, i64& correct) {
+        const i64 classes = job.layers[job.depth - 1].cout;
+        for (i64 b = 0; b < count; b++) {
+            const T* s = at.act[job.depth] + b * classes;
+            T* d = at.grad[job.depth] + b * classes;
+            const i64 label = job.labels[rows[b]];
+            const T weight = weights ? weights[b] : even;
+            i64 best = 0;
+            for (i64 c = 1; c < classes; c++)
+                if (s[c] > s[best] || (s[c] != s[c] && s[best] == s[best])) best = c;
+            T total = 0;
+            for (i64 c = 0; c < classes; c++) total += d[c] = std::exp(s[c] - s[best]);
+            value += weight * (std::log(total) - (s[label] - s[best]));
+            for (i64 c = 0; c < classes; c++) d[c] *= weight / total;
+            d[label] -= weight;
+            correct += best == label;
+        }
+    }
+
+    void forward(const i64* rows, i64 count) {
+        for (i64 b = 0; b < count; b++) {
+            gather(rows[b], b);
+            for (i64 n = 0; n < job.depth && job.layers[n].convolves(); n++) convolve(n, b);
+        }
+        for (i64 n = 0; n < job.depth; n++)
+            if (!job.layers[n].convolves()) linear(n, count);
+    }
+
+    void backward(i64 count, T* gradient, bool add) {
+        i64 n = job.depth - 1;
+        for (; n >= 0 && !job.layers[n].convolves(); n--) linear_back(n, count, gradient, add);
+        for (i64 b = 0; b < count && n >= 0; b++)
+            for (i64 l = n; l >= 0; l--) convolve_back(l, b);
+    }
+
+    // Bring the kernels' gradients back into torch's order.
+    void finish(T* gradient) {
+        for (i64 n = 0; n < job.depth; n++) {
+            const Layer& l = job.layers[n];
+            if (!l.convolves()) continue;
+            const i64 stride = up(l.span(), N<T>);
+            T* w = gradient + l.weight;
+            for (i64 o = 0; o < l.cout; o++)
+                for (i64 c = 0; c < l.cin; c++)
+                    for (i64 r = 0; r < l.kernel_h; r++)
+                        for (i64 k = 0; k < l.kernel_w; k++, w++)
+                            *w = at.dweights[n][(o * l.kernel_h + r) * stride + k * l.cin + c];
+            if (l.bias >= 0) std::memcpy(gradient + l.bias, at.dbias[n], sizeof(T) * l.cout);
+        }
+    }
+
+    void task(i64 i) {
+        const i64 from = job.offset[i], to = job.offset[i + 1];
+        T* gradient = job.gradient ? job.gradient + i * job.d : nullptr;
+        const T even = T(1) / T(to - from);
+        T value = 0;
+        i64 correct = 0;
+        prepare(job.x + job.model[i] * job.d);
+        for (i64 b = from; b < to; b += BLOCK) {
+            const i64 count = least(BLOCK, to - b);
+            forward(job.rows + b, count);
+            loss(job.rows + b, job.weights ? job.weights + b : nullptr, even, count, value, correct);
+            if (gradient) backward(count, gradient, b > from);
+        }
+        if (gradient) finish(gradient);
+        job.value[i] = value;
+        if (job.correct) job.correct[i] = correct;
+    }
+};
+
+template <typename T>
+i64 scratch(const Layer* layers, i64 depth) {
+    Arena counting{nullptr};
+    Memory<T> memory(layers, depth, counting);
+    return counting.used;
+}
+
+template <typename T>
+void run(const Job<T>* job, char* memory) {
+    Arena arena{memory};
+    Chain<T> chain(*job, arena);
+    for (i64 i; (i = job->next->fetch_add(1)) < job->tasks;) chain.task(i);
+}
+
+}  // namespace
+
+extern "C" {
+int64_t scratch_float32(const Layer* layers, int64_t depth) { return scratch<float>(layers, depth); }
+int64_t scratch_float64(const Layer* layers, int64_t depth) { return scratch<double>(layers, depth); }
+void run_float32(const Job<float>* job, char* memory) { run(job, memory); }
+void run_float64(const Job<double>* job, char* memory) { run(job, memory); }
+}

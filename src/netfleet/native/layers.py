@@ -1,0 +1,203 @@
+"""Recognises a model that is a chain of layers, however its author wrote it (`nn.Sequential` or a `forward`).
+
+The model is traced with `torch.fx`. It is a chain if it is convolutions, each with ReLU and max-pooling in either order
+or without, then a flattening, then linear layers with ReLU or nothing between them. Anything else is not, and runs
+in PyTorch.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+from dataclasses import astuple, dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+#: Larger matrices are left to the BLAS library behind PyTorch (netfleet bench paths).
+LARGEST_MATRIX = 1 << 18
+MOST_LAYERS = 32
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer with what follows it, as `chain.cpp` reads it; a linear layer has kernel 0."""
+
+    kernel_h: int
+    kernel_w: int
+    cin: int
+    height: int
+    width: int
+    cout: int
+    stride: int
+    pad_h: int
+    pad_w: int
+    pool: int
+    relu: int
+    weight: int  # offsets in the flat vector of parameters
+    bias: int  # -1 without
+
+
+class _NotAChain(Exception):
+    pass
+
+
+def recognise(model: nn.Module, inputs: tuple[int, ...]) -> list[Layer] | None:
+    """The layers of a model that is a chain on inputs of this shape, or None."""
+    try:
+        training, evaluating = (_Reader(model, inputs, mode).layers() for mode in (True, False))
+    except _NotAChain:
+        return None
+    return training if training == evaluating else None
+
+
+def as_array(layers: list[Layer]) -> torch.Tensor:
+    """The layers as `chain.cpp` reads them."""
+    return torch.tensor([astuple(layer) for layer in layers], dtype=torch.int64)
+
+
+def _traced(model: nn.Module) -> fx.GraphModule:
+    if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
+        raise _NotAChain
+    if any(not p.requires_grad for p in model.parameters()) or any(True for _ in model.buffers()):
+        raise _NotAChain
+    try:
+        return fx.symbolic_trace(model)
+    except Exception as error:  # whatever a forward pass does that cannot be traced
+        raise _NotAChain from error
+
+
+class _Reader:
+    """Walks a traced model and writes down its layers."""
+
+    def __init__(self, model: nn.Module, inputs: tuple[int, ...], training: bool) -> None:
+        model = copy.deepcopy(model).train(training)
+        self.model, self.shape = _traced(model), inputs
+        self.done: list[Layer] = []
+        self.offsets: dict[int, int] = {}  # of the parameters that no layer has taken yet
+        at = 0
+        for parameter in model.parameters():
+            self.offsets[id(parameter)] = at
+            at += parameter.numel()
+
+    def layers(self) -> list[Layer]:
+        value: Any = None  # the node whose output the next layer must take
+        for node in self.model.graph.nodes:
+            if node.op == "placeholder" and value is None:
+                value = node
+            elif node.op == "output":
+                self._require(node.args[0] is value)
+            elif not self._only_a_size(node):
+                self._require(bool(node.args) and node.args[0] is value)
+                self._read(node)
+                value = node
+        self._require(bool(self.done) and len(self.done) <= MOST_LAYERS and len(self.shape) == 1)
+        self._require(self.done[-1].kernel_h == 0 and not self.done[-1].relu and not self.offsets)
+        return self.done
+
+    def _only_a_size(self, node: fx.Node) -> bool:
+        """`x.size(0)` and `x.shape[0]`, as they are used in `x.view(x.size(0), -1)`."""
+        if node.op == "call_method" and node.target == "size":
+            return node.args[1:] == (0,)
+        if node.target is getattr:
+            return node.args[1] == "shape"
+        return node.target is operator.getitem and node.args[0].target is getattr and node.args[1:] == (0,)  # type: ignore[union-attr]
+
+    def _read(self, node: fx.Node) -> None:
+        kind, options = self._operation(node)
+        if kind in ("relu", "max_pool2d"):
+            getattr(self, f"_{kind}")(options)
+        elif kind == "flatten":
+            self.shape = (math.prod(self.shape),)
+        elif isinstance(kind, nn.Conv2d):
+            self._conv(kind)
+        elif isinstance(kind, nn.Linear):
+            self._linear(kind)
+        else:
+            self._require(kind == "identity")
+
+    def _operation(self, node: fx.Node) -> tuple[Any, dict[str, Any]]:
+        """What a node does, whether it was written as a module, a function or a method."""
+        rest = node.args[1:]
+        if node.op == "call_module":
+            module = self.model.get_submodule(str(node.target))
+            self._require(len(node.args) == 1 and not node.kwargs)
+            if type(module) in (nn.Conv2d, nn.Linear):
+                return module, {}
+            if type(module) is nn.MaxPool2d:
+                return "max_pool2d", {name: getattr(module, name) for name in module.__constants__}
+            if type(module) is nn.Flatten:
+                self._require((module.start_dim, module.end_dim) == (1, -1))
+            return {nn.ReLU: "relu", nn.Flatten: "flatten", nn.Identity: "identity"}.get(type(module)), {}
+        if node.target in (F.relu, torch.relu, "relu", "relu_"):
+            return "relu", {}
+        if node.target is F.max_pool2d:
+            return "max_pool2d", dict(zip(("kernel_size", "stride", "padding"), rest, strict=False)) | node.kwargs
+        if node.target in (torch.flatten, "flatten"):
+            self._require(rest == (1,) or node.kwargs == {"start_dim": 1})
+            return "flatten", {}
+        if node.target in ("view", "reshape"):
+            self._require(self._flattens(rest))
+            return "flatten", {}
+        return None, {}
+
+    def _flattens(self, shape: tuple[Any, ...]) -> bool:
+        size = math.prod(self.shape)
+        if len(shape) != 2:
+            return False
+        first, last = shape
+        return (isinstance(first, fx.Node) and last in (-1, size)) or (first == -1 and last == size)
+
+    def _relu(self, options: dict[str, Any]) -> None:
+        self._require(bool(self.done))
+        self.done[-1] = replace(self.done[-1], relu=1)
+
+    def _max_pool2d(self, options: dict[str, Any]) -> None:
+        self._require(bool(self.done) and self.done[-1].pool == 1 and len(self.shape) == 3)
+        size, stride = _pair(options["kernel_size"]), _pair(options.get("stride") or options["kernel_size"])
+        plain = _pair(options.get("padding", 0)) == (0, 0) and _pair(options.get("dilation", 1)) == (1, 1)
+        plain = plain and not options.get("ceil_mode") and not options.get("return_indices")
+        self._require(plain and size == stride and size[0] == size[1] and size[0] <= 15)
+        channels, height, width = self.shape
+        self.shape = (channels, height // size[0], width // size[0])
+        self._require(min(self.shape) > 0)
+        self.done[-1] = replace(self.done[-1], pool=size[0])
+
+    def _conv(self, module: nn.Conv2d) -> None:
+        self._require(len(self.shape) == 3 and module.groups == 1 and module.dilation == (1, 1))
+        self._require(module.padding_mode == "zeros" and not isinstance(module.padding, str))
+        self._require(module.stride[0] == module.stride[1] and self.shape[0] == module.in_channels)
+        self._require(module.weight.numel() <= LARGEST_MATRIX)
+        (kernel_h, kernel_w), (pad_h, pad_w) = _pair(module.kernel_size), _pair(module.padding)
+        channels, height, width = self.shape
+        stride = module.stride[0]
+        weight, bias = self._offsets(module)
+        layer = (kernel_h, kernel_w, channels, height, width, module.out_channels, stride, pad_h, pad_w)
+        self.done.append(Layer(*layer, pool=1, relu=0, weight=weight, bias=bias))
+        rows, columns = (height + 2 * pad_h - kernel_h) // stride + 1, (width + 2 * pad_w - kernel_w) // stride + 1
+        self.shape = (module.out_channels, rows, columns)
+        self._require(min(self.shape) > 0)
+
+    def _linear(self, module: nn.Linear) -> None:
+        self._require(self.shape == (module.in_features,) and module.weight.numel() <= LARGEST_MATRIX)
+        weight, bias = self._offsets(module)
+        layer = (0, 0, module.in_features, 1, 1, module.out_features, 1, 0, 0)
+        self.done.append(Layer(*layer, pool=1, relu=0, weight=weight, bias=bias))
+        self.shape = (module.out_features,)
+
+    def _offsets(self, module: nn.Conv2d | nn.Linear) -> tuple[int, int]:
+        """Where weight and bias lie; a parameter that is used twice is not for a chain."""
+        self._require(id(module.weight) in self.offsets)
+        weight = self.offsets.pop(id(module.weight))
+        return weight, -1 if module.bias is None else self.offsets.pop(id(module.bias), -1)
+
+    def _require(self, condition: bool) -> None:
+        if not condition:
+            raise _NotAChain
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))

@@ -1,0 +1,68 @@
+"""Ways to compute the same gradients, and the written rule of which one a model takes.
+
+| path | for | how |
+|---|---|---|
+| native | on a CPU, a chain of convolutions and linear layers under cross-entropy, where there is a compiler | C++ |
+| stacked | known layers without random numbers or running statistics; with convolutions on accelerators only | `vmap` |
+| looped | every `nn.Module` | one copy of the module per thread |
+
+The first that fits is taken. The rule looks at the model, the loss and the device, never at a clock, so a run takes the
+same path every time; `engine.gradients` in an experiment file names another. The paths agree up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from netfleet.models import ResidualBlock
+from netfleet.problems.base import Sample
+
+Gradients = Literal["auto", "native", "stacked", "looped"]
+Chunk = tuple[Tensor, Tensor]  # rows of the training data and their weights in a sum
+
+
+class Path(Protocol):
+    """What a `ModuleProblem` needs computed."""
+
+    name: str
+
+    def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
+        """∇fᵢ(xᵢ; ζᵢ) for each hosted worker `[rows, d]`; running statistics in `buffers` are updated."""
+
+    def sums(self, x: Tensor, lanes: Sequence[Sequence[Chunk]]) -> tuple[Tensor, Tensor]:
+        """Of each lane the weighted sum of losses `[lanes]` and of gradients `[lanes, d]` at one model `[d]`."""
+
+    def scores(self, x: Tensor, chunks: Sequence[Tensor], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Of each model and chunk of test rows the summed loss and the right answers, both `[models, chunks]`."""
+
+
+def can_stack(model: nn.Module, convolutions: bool) -> bool:
+    """Whether `vmap` may differentiate the model for all workers at once; convolutions where it is worth while.
+
+    (Their grouped form is slow on a CPU.) A module of another kind may do anything in its forward pass, so it is run
+    as it is, worker by worker.
+    """
+    allowed = _STACKED | _CONVOLVING | {ResidualBlock} if convolutions else _STACKED
+    return all(type(module) in allowed for module in model.modules())
+
+
+def wants_channels_last(model: nn.Module, device: torch.device) -> bool:
+    """Which models PyTorch is fed images with the channels last in memory, faster on a CPU (netfleet bench layout).
+
+    Those made of known layers: a forward pass of another kind may `view` its features, which only the usual order
+    allows. Not those with a strided 1×1 convolution, whose backward pass in that order crashes in torch 2.13.
+    """
+    if device.type != "cpu" or any(type(module) not in _STACKED | _CONVOLVING for module in model.modules()):
+        return False
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    return all(max(layer.kernel_size) > 1 or max(layer.stride) == 1 for layer in convolutions)
+
+
+_STACKED = {nn.Sequential, nn.Flatten, nn.Linear, nn.Identity, nn.LayerNorm, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU}
+_STACKED |= {nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus}
+_CONVOLVING = {nn.Conv1d, nn.Conv2d, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.GroupNorm}
+_CONVOLVING |= {nn.BatchNorm2d, nn.Dropout, nn.Dropout2d}
