@@ -23,7 +23,8 @@ from netfleet.schedules import Schedule, as_schedule
 class Mix(Protocol):
     """The only communication: replaces each argument by its W-weighted average over the neighbourhood.
 
-    All arguments of one call travel in one message.
+    All arguments of one call travel in one message. The results are new tensors, which may be changed in place; a
+    state's tensors and what `f.grad` returns may not.
     """
 
     @overload

@@ -47,5 +47,5 @@ class LDSGD(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (1), W_t = W
         for k in range(1, self.K + 1):
-            x = x - self.step_size(t) * f.grad(x, f.sample(t, k))  # eq. (1), W_t = I
+            x -= self.step_size(t) * f.grad(x, f.sample(t, k))  # eq. (1), W_t = I
         return self.State(x)

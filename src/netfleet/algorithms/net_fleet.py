@@ -11,7 +11,8 @@ r"""NET-FLEET: decentralized federated learning with recursive gradient correcti
 | ζ_{s,k} | `f.sample(t, k)` | mini-batch |
 
 Line 5 moves along the worker's own y_{s,0}, not along the mixed one. With K = 1 this is GT-SGD. Because W is doubly
-stochastic, Σᵢ yᵢ = Σᵢ gᵢ after every step; that is what makes heterogeneous data harmless.
+stochastic, Σᵢ yᵢ = Σᵢ gᵢ after every step; that is what makes heterogeneous data harmless. What `mix` returns is ours
+alone, so it is updated in place.
 """
 
 from __future__ import annotations
@@ -55,11 +56,12 @@ class NetFleet(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta = self.step_size(t)
         x, y = mix(s.x, s.y)  # line 4
-        x = x - eta * s.y  # line 5
+        x -= eta * s.y  # line 5
         g = f.grad(x, f.sample(t, 1))  # line 6
-        y = y + g - s.g  # line 7
+        y.add_(g).sub_(s.g)  # line 7
         for k in range(1, self.K):  # line 8
-            x = x - eta * y  # line 9
+            x -= eta * y  # line 9
             g_next = f.grad(x, f.sample(t, k + 1))  # line 10
-            y, g = y + g_next - g, g_next  # line 11
+            y.add_(g_next).sub_(g)  # line 11
+            g = g_next
         return self.State(x, y, g)  # line 13
