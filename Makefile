@@ -8,7 +8,7 @@ ifneq ($(SHARED_DATA),)
 export NETFLEET_DATA ?= $(abspath $(SHARED_DATA))
 endif
 
-.PHONY: demo test fast lint clean
+.PHONY: demo test fast lint bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "netfleet needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say make PYTHON=python3.11 (or newer)")'
@@ -29,6 +29,9 @@ fast: $(VENV)/.installed
 
 test: lint
 	$(BIN)/python -m pytest
+
+bench: $(VENV)/.installed
+	$(BIN)/netfleet bench
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

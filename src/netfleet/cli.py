@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands)
     _add_topology(commands)
     _add_algorithms(commands)
+    _add_bench(commands)
     return parser
 
 
@@ -100,6 +101,23 @@ def _add_algorithms(commands: argparse._SubParsersAction[argparse.ArgumentParser
     algorithms.add_argument("name", nargs="?", help="show one method: its equations and BibTeX")
     algorithms.add_argument("--bibtex", action="store_true", help="print the BibTeX of all methods")
     algorithms.set_defaults(command=_algorithms)
+
+
+def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    bench = commands.add_parser(
+        "bench", help="measure the simulator against the limit, a plain PyTorch loop and other libraries"
+    )
+    bench.add_argument("parts", nargs="*", metavar="PART", help="what to measure (default: all; --list shows them)")
+    bench.add_argument("--quick", action="store_true", help="fewer repeats and sizes: a look, not a result")
+    bench.add_argument("--list", action="store_true", help="show the parts and stop")
+    bench.add_argument(
+        "--out",
+        type=Path,
+        default=Path("benchmarks/results"),
+        metavar="DIR",
+        help="where the tables go, in a folder with today's date (default: benchmarks/results)",
+    )
+    bench.set_defaults(command=_bench)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -206,6 +224,16 @@ def _algorithms(options: argparse.Namespace) -> int:
         table.add_row(name, ALGORITHMS[name].title, defaults, _short_citation(ALGORITHMS[name].citation))  # type: ignore[attr-defined]
     Console().print(table)
     print("netfleet algorithms NAME shows the equations of a method and its BibTeX; --bibtex prints all of them.")
+    return 0
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from netfleet.bench import PARTS, run_parts
+
+    if options.list:
+        print("\n".join(f"{name:12} {what}" for name, what in PARTS.items()))
+        return 0
+    run_parts(options.parts, options.out, options.quick)
     return 0
 
 

@@ -57,7 +57,7 @@ class EngineConfig:
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0
-    gradients: Literal["auto", "native", "stacked", "looped"] = "auto"
+    gradients: Literal["auto", "native", "stacked", "looped", "processes"] = "auto"
 
     def __post_init__(self) -> None:
         for name, hint in parameters(EngineConfig).items():

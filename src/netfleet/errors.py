@@ -6,6 +6,7 @@ NetfleetError
 ├── DataError          a data file that is missing or corrupt, or a partition that cannot be made
 ├── CheckpointError    a checkpoint or history that cannot be read or belongs to another run
 ├── TransportError     a neighbour that did not answer
+├── EngineError        a helper process that failed
 └── DivergedError      a run that produced a non-finite value
 
 Each message says what came, what was expected and what to do; the command line prints it without a traceback.
@@ -36,6 +37,10 @@ class CheckpointError(NetfleetError):
 
 class TransportError(NetfleetError):
     """A neighbour that did not answer in time or went away."""
+
+
+class EngineError(NetfleetError):
+    """A process that helps with the computation failed or died."""
 
 
 class DivergedError(NetfleetError, ArithmeticError):

@@ -15,7 +15,7 @@ from netfleet.problems.base import Problem
 from netfleet.problems.pool import Pool, available_threads, one_intra_op_thread
 from netfleet.topology import Topology
 
-#: W is applied sparsely where it has fewer non-zeros per row, or a smaller share of them (benchmarks/mixing.py).
+#: W is applied sparsely where it has fewer non-zeros per row, or a smaller share of them (netfleet bench mixing).
 SPARSE_PER_ROW, SPARSE_SHARE = 16, 0.02
 #: Columns per product: fixed, so that the result does not depend on the number of threads.
 _COLUMNS = 8192
@@ -70,11 +70,16 @@ def as_matrix(W: csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
     m = W.shape[0]
     if W.nnz >= max(SPARSE_PER_ROW * m, SPARSE_SHARE * m * m):
         return torch.from_numpy(W.toarray()).to(device, dtype)
+    return as_sparse(W, dtype).to(device)
+
+
+def as_sparse(W: csr_array, dtype: torch.dtype) -> Tensor:
+    """W as a sparse torch matrix."""
     rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(
-            rows, columns, torch.from_numpy(W.data), (m, m), dtype=dtype, device=device, check_invariants=True
+            rows, columns, torch.from_numpy(W.data), W.shape, dtype=dtype, check_invariants=True
         )
 
 

@@ -46,23 +46,21 @@ class Looped:
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
         out = torch.empty_like(x)
         assert sample.rows is not None
-        rows = sample.rows
-
-        def one(slot: int, i: int) -> None:
-            replica = self._replicas[slot]
-            replica.load(x[i], None if buffers is None else buffers[i])
-            _, gradients = replica.gradient(self._train.inputs(rows[i]), self._train.targets(rows[i]))
-            replica.write(gradients, out[i])
-            if buffers is not None:
-                replica.store_buffers(buffers[i])
-
-        def seeded(slot: int, i: int) -> None:
-            _reseed(self._seed, self._workers[i], sample.t, sample.k)
-            one(slot, i)
-
         with one_intra_op_thread(), self._guarded_generator():
-            self._pool.each(seeded if self.random else one, len(rows))
+            self._pool.each(lambda slot, i: self.one(slot, i, x, sample, buffers, out), len(sample.rows))
         return out
+
+    def one(self, slot: int, i: int, x: Tensor, sample: Sample, buffers: Tensor | None, out: Tensor) -> None:
+        """The gradient of the i-th hosted worker, by the module of a slot, into `out[i]`."""
+        assert sample.rows is not None
+        replica, rows = self._replicas[slot], sample.rows[i]
+        if self.random:
+            _reseed(self._seed, self._workers[i], sample.t, sample.k)
+        replica.load(x[i], None if buffers is None else buffers[i])
+        _, gradients = replica.gradient(self._train.inputs(rows), self._train.targets(rows))
+        replica.write(gradients, out[i])
+        if buffers is not None:
+            replica.store_buffers(buffers[i])
 
     def sums(self, x: Tensor, lanes: Sequence[Sequence[Chunk]]) -> tuple[Tensor, Tensor]:
         values = torch.zeros(len(lanes), dtype=x.dtype, device=self.device)

@@ -23,6 +23,7 @@ from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
 from netfleet.problems.looped import Looped
 from netfleet.problems.path import Gradients, Path, can_stack, wants_channels_last
 from netfleet.problems.pool import Pool, available_threads
+from netfleet.problems.processes import MOST_THREADS, Processes, can_travel
 from netfleet.problems.replica import Loss, Replica, flatten, probe
 from netfleet.problems.rows import Rows, thin
 from netfleet.problems.stacked import Stacked
@@ -144,9 +145,24 @@ class ModuleProblem(Problem):
                 'gradients = "stacked" needs a model of known layers without dropout or running statistics; use '
                 'gradients = "auto"'
             )
-        kind = Stacked if stacks and (forced or (len(self.workers) > 1 and self.gradients == "auto")) else Looped
-        data = self._train, self._test
-        return kind(self.model, self.loss, self._probed, *data, self._pool, self.seed, self.workers)
+        parts = (self.model, self.loss, self._probed, self._train, self._test, self._pool, self.seed, self.workers)
+        if forced or (stacks and len(self.workers) > 1 and self.gradients == "auto"):
+            return Stacked(*parts)
+        return Processes(*parts, self._threads) if self._spreads() else Looped(*parts)
+
+    def _spreads(self) -> bool:
+        """Whether the looped path goes to other processes."""
+        forced = self.gradients == "processes"
+        many = self._threads > MOST_THREADS and len(self.workers) > MOST_THREADS and self.gradients == "auto"
+        if self.device.type != "cpu" or len(self.workers) == 1 or not (forced or many):
+            return False
+        travels = can_travel(self.model, self.loss)
+        if forced and not travels:
+            raise ConfigError(
+                'gradients = "processes" needs a model and a loss from a module that other processes can import, not '
+                'from the script that is run; move them to a file of their own, or use gradients = "auto"'
+            )
+        return travels
 
     @property
     def path(self) -> str:

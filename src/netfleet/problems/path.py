@@ -5,9 +5,11 @@
 | native | on a CPU, a chain of convolutions and linear layers under cross-entropy, where there is a compiler | C++ |
 | stacked | known layers without random numbers or running statistics; with convolutions on accelerators only | `vmap` |
 | looped | every `nn.Module` | one copy of the module per thread |
+| processes | as looped, with more than 8 threads, a model that another process can import | one copy per process |
 
-The first that fits is taken. The rule looks at the model, the loss and the device, never at a clock, so a run takes the
-same path every time; `engine.gradients` in an experiment file names another. The paths agree up to rounding.
+The first that fits is taken (processes before looped). The rule looks at the model, the loss and the device, never at a
+clock, so a run takes the same path every time; `engine.gradients` in an experiment file names another. The paths agree
+up to rounding, looped and processes bit for bit.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 from netfleet.models import ResidualBlock
 from netfleet.problems.base import Sample
 
-Gradients = Literal["auto", "native", "stacked", "looped"]
+Gradients = Literal["auto", "native", "stacked", "looped", "processes"]
 Chunk = tuple[Tensor, Tensor]  # rows of the training data and their weights in a sum
 
 

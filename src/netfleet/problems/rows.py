@@ -30,9 +30,21 @@ class Rows:
         taken = self.storage[rows]
         return taken.movedim(-1, -3) if self.last else taken
 
+    def shared(self) -> Rows:
+        """The same rows in memory that other processes can see."""
+        share(self.storage)
+        share(self.labels)
+        return self
+
     def targets(self, rows: Tensor) -> Tensor:
         """Targets of the rows."""
         return self.labels[rows]
+
+
+def share(tensor: Tensor) -> Tensor:
+    """Move a tensor to memory that other processes can see."""
+    tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
 
 
 def thin(rows: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
