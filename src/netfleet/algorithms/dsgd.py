@@ -44,4 +44,4 @@ class DSGD(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         g = f.grad(s.x, f.sample(t, 1))
-        return self.State(mix(s.x).sub_(self.step_size(t) * g))  # eq. (1)
+        return self.State(mix(s.x).sub_(g, alpha=self.step_size(t)))  # eq. (1)

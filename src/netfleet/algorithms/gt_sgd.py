@@ -55,6 +55,6 @@ class GTSGD(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x, y = mix(s.x, s.y)
-        x -= self.step_size(t) * s.y  # eq. (1)
+        x.sub_(s.y, alpha=self.step_size(t))  # eq. (1)
         g = f.grad(x, f.sample(t, 1))
         return self.State(x, y.add_(g).sub_(s.g), g)  # eq. (2)

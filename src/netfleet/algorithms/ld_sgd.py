@@ -47,5 +47,5 @@ class LDSGD(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (1), W_t = W
         for k in range(1, self.K + 1):
-            x -= self.step_size(t) * f.grad(x, f.sample(t, k))  # eq. (1), W_t = I
+            x.sub_(f.grad(x, f.sample(t, k)), alpha=self.step_size(t))  # eq. (1), W_t = I
         return self.State(x)

@@ -56,11 +56,11 @@ class NetFleet(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta = self.step_size(t)
         x, y = mix(s.x, s.y)  # line 4
-        x -= eta * s.y  # line 5
+        x.sub_(s.y, alpha=eta)  # line 5
         g = f.grad(x, f.sample(t, 1))  # line 6
         y.add_(g).sub_(s.g)  # line 7
         for k in range(1, self.K):  # line 8
-            x -= eta * y  # line 9
+            x.sub_(y, alpha=eta)  # line 9
             g_next = f.grad(x, f.sample(t, k + 1))  # line 10
             y.add_(g_next).sub_(g)  # line 11
             g = g_next

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from netfleet.bench import setting
-from netfleet.bench.measure import Report, Spread, alternating, ratio
-from netfleet.problems import ModuleProblem
+from netfleet.bench.measure import Report, Spread, Timed, alternating, ratio
+from netfleet.problems import ModuleProblem, Sample
 from netfleet.problems.pool import available_threads
 from netfleet.problems.processes import MOST_THREADS
 
@@ -39,15 +39,15 @@ def run(quick: bool) -> Report:
         milliseconds = Spread.of([1e3 * t for t in times[0]])
         report.add(path, milliseconds, ratio(*times[:2]), spread, f"{held:.1%}", f"{1 / held:.0f} cores")
     report.notes = [
-        f"There are {all_cores} cores here. The lock's share is bounded from above by the time of the same step with next "
-        "to no arithmetic in it (images of 4 × 4 pixels, one channel, batch 1): Python, dispatch and autograd's bookkeeping.",
+        f"There are {all_cores} cores here. The lock's share is bounded from above by the time of the same step with "
+        "next to no arithmetic in it (4 × 4 pixels, one channel, batch 1): Python, dispatch, autograd's bookkeeping.",
         f"With more than {MOST_THREADS} threads the looped path goes to processes by itself (problems/processes.py).",
     ]
     return report
 
 
-def _step(f: ModuleProblem, x: Tensor, sample: object) -> object:
-    return lambda: f.grad(x, sample)  # type: ignore[arg-type]
+def _step(f: ModuleProblem, x: Tensor, sample: Sample) -> Timed:
+    return lambda: f.grad(x, sample)
 
 
 def _overhead(path: str, repeats: int) -> float:
@@ -58,4 +58,4 @@ def _overhead(path: str, repeats: int) -> float:
     )  # fmt: skip
     f = setting.problem(tiny, setting.images(1000, (1, 4, 4), 10), batch=1, gradients=path, threads=1)
     x: Tensor = torch.zeros(f.m, f.d)
-    return Spread.of(alternating([_step(f, x, f.sample(0, 1))], repeats)[0]).middle  # type: ignore[list-item]
+    return Spread.of(alternating([_step(f, x, f.sample(0, 1))], repeats)[0]).middle

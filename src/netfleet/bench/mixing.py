@@ -29,7 +29,7 @@ def run(quick: bool) -> Report:
             W = topology.W()
             dense, sparse = torch.from_numpy(W.toarray()).float(), simulator.as_sparse(W, torch.float32)
             x = torch.randn(m, D)
-            runs = [lambda A=A, x=x, host=host: host._product(A, x) for A in (dense, sparse)]  # type: ignore[misc]
+            runs = [lambda A=A, x=x, host=host: host._product(A, x) for A in (dense, sparse)]
             with one_intra_op_thread():
                 times = alternating(runs, 5 if quick else 15)
             taken = simulator.as_matrix(W, torch.float32, torch.device("cpu")).layout

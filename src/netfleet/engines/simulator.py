@@ -11,6 +11,7 @@ from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.engines.loop import Recorder, Snapshot, train
+from netfleet.memory import Arena
 from netfleet.problems.base import Problem
 from netfleet.problems.pool import Pool, available_threads, one_intra_op_thread
 from netfleet.topology import Topology
@@ -29,7 +30,7 @@ class Simulator:
     def __init__(self, problem: Problem, topology: Topology, threads: int = 0) -> None:
         self.problem, self.topology = problem, topology
         self._pool = Pool(threads or available_threads())
-        self._sent = 0
+        self._sent, self._arena = 0, Arena()
         self._static = None if topology.varying else self._matrix(0)
 
     def _matrix(self, t: int) -> Tensor:
@@ -49,11 +50,11 @@ class Simulator:
     def _product(self, W: Tensor, x: Tensor) -> Tensor:
         if self.problem.device.type != "cpu":
             return W @ x
-        out = torch.empty_like(x)
+        out = self._arena.empty_like(x)
 
         def columns(_: int, i: int) -> None:
             part = slice(i * _COLUMNS, (i + 1) * _COLUMNS)
-            out[:, part] = W @ x[:, part]
+            torch.mm(W, x[:, part], out=out[:, part])
 
         self._pool.each(columns, -(-x.shape[1] // _COLUMNS))
         return out

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from netfleet.memory import Arena
 from netfleet.native.layers import Layer, as_array
 from netfleet.problems.base import Sample
 from netfleet.problems.path import Chunk
@@ -47,7 +48,7 @@ class Chain:
 
     def __init__(self, library: ctypes.CDLL, layers: list[Layer], train: Rows, test: Rows, pool: Pool) -> None:
         self._train, self._test, self._pool = train, test, pool
-        self._layers = as_array(layers)
+        self._layers, self._arena = as_array(layers), Arena()
         dtype = str(train.dtype).removeprefix("torch.")
         self._call = getattr(library, f"run_{dtype}")
         size = getattr(library, f"scratch_{dtype}")(self._layers.data_ptr(), len(layers))
@@ -57,7 +58,7 @@ class Chain:
         assert sample.rows is not None
         models, batch = sample.rows.shape
         offsets = torch.arange(models + 1) * batch
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        out = self._arena.empty_like(x)
         self._run(self._train, x, torch.arange(models), offsets, sample.rows, gradient=out)
         return out
 

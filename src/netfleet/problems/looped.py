@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from netfleet import randomness
+from netfleet.memory import Arena
 from netfleet.problems.base import Sample
 from netfleet.problems.modes import averaging_batch_norm, without_dropout, without_grad
 from netfleet.problems.path import Chunk
@@ -40,11 +41,11 @@ class Looped:
         workers: Sequence[int],
     ) -> None:
         self.random, self._train, self._test, self._pool = probed.random, train, test, pool
-        self._seed, self._workers, self.device = seed, workers, train.device
+        self._seed, self._workers, self.device, self._arena = seed, workers, train.device, Arena()
         self._replicas = [Replica(model, loss, probed.moving) for _ in range(pool.threads)]
 
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
-        out = torch.empty_like(x)
+        out = self._arena.empty_like(x)
         assert sample.rows is not None
         with one_intra_op_thread(), self._guarded_generator():
             self._pool.each(lambda slot, i: self.one(slot, i, x, sample, buffers, out), len(sample.rows))

@@ -20,6 +20,7 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor, nn
 
 from netfleet.errors import EngineError
+from netfleet.memory import Arena
 from netfleet.problems.base import Sample
 from netfleet.problems.looped import Looped
 from netfleet.problems.pool import Pool
@@ -78,6 +79,7 @@ class _Crew:
         context = multiprocessing.get_context("spawn")
         self.x, self.out, self.rows = share(x.clone()), share(torch.empty_like(x)), share(rows.clone())
         self.buffers = None if buffers is None else share(buffers.clone())
+        self.arena = Arena()
         self.next = context.Value("q", 0)
         self.pipes: list[Connection] = []
         processes = []
@@ -109,7 +111,7 @@ class _Crew:
                 raise EngineError(f"a process that computes gradients failed:\n{problem}")
         if buffers is not None and self.buffers is not None:
             buffers.copy_(self.buffers)
-        return torch.clone(self.out)
+        return self.arena.empty_like(x).copy_(self.out)
 
     def _talk(self, action: Any, *message: Any) -> Any:
         try:

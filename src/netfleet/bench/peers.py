@@ -1,0 +1,180 @@
+"""The paper's setting in a plain PyTorch loop and in other libraries, each in an environment of its own.
+
+An adapter (adapters/*.py) says in its head what it needs (PEP 723). Its environment is made once, in the cache folder.
+Every turn runs all of them one after the other, each in a fresh process; ratios are taken within a turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netfleet.bench import setting
+from netfleet.bench.measure import Report, Spread, ratio
+from netfleet.data.files import cache_folder
+from netfleet.problems.pool import available_threads
+
+ADAPTERS = Path(__file__).with_name("adapters")
+#: Peers that have no adapter, and why.
+ABSENT: dict[str, str] = {}
+_CASES = (("cnn", "ordinary"), ("cnn", "tuned"), ("softmax", "ordinary"))
+_TIMEOUT = 900
+
+
+class Unavailable(Exception):
+    """A peer that cannot be installed or run, with the reason."""
+
+
+def run(quick: bool) -> Report:
+    """Seconds per round of every peer ÷ ours."""
+    report = Report(
+        "peers",
+        "One round of 50 workers, K = 10, batch 32, in other libraries",
+        ("library", "model", "threads", "seconds per round", "÷ ours", "memory, MB", "ours, MB"),
+    )
+    names = [path.stem for path in sorted(ADAPTERS.glob("*.py")) if path.stem not in ("job", "ours")]
+    pythons: dict[str, str] = {}
+    for name in names:
+        try:
+            pythons[name] = _environment(name)
+        except Unavailable as reason:
+            report.notes.append(f"{name}: not installed: {reason}")
+    with tempfile.TemporaryDirectory() as folder:
+        job = Path(folder) / "job.npz"
+        _write_job(job)
+        for model, layout in _CASES:
+            _compare(report, pythons, job, ["--model", model, "--layout", layout], quick)
+    report.notes += [f"{name}: {reason}" for name, reason in ABSENT.items()]
+    report.notes += [
+        "“tuned” models have pooling before ReLU and channels last in memory; “ordinary” ones are as tutorials write "
+        "them. netfleet is given the same model as the peer.",
+        "Every library ran with 1 and with all threads; the faster is shown. An adapter's head says what it runs.",
+        "Ours is NET-FLEET, which exchanges two vectors; the others run gossip or server methods that exchange one.",
+    ]
+    return report
+
+
+def _compare(report: Report, pythons: dict[str, str], job: Path, case: list[str], quick: bool) -> None:
+    """All libraries on one case: find each one's better number of threads, then take turns."""
+    arguments: dict[str, list[str]] = {}
+    for name, python in pythons.items():
+        trials = {}
+        for threads in sorted({1, available_threads()}):
+            options = [str(job), *case, "--threads", str(threads)]
+            try:
+                trials[threads] = _seconds(_execute(python, name, [*options, "--rounds", "1"]))
+            except Unavailable as reason:
+                report.notes.append(f"{name}, {case[3]} {case[1]}: {reason}")
+                break
+        if trials:
+            arguments[name] = [str(job), *case, "--threads", str(min(trials, key=trials.__getitem__))]
+    turns: dict[str, list[dict[str, Any]]] = {name: [] for name in ["ours", *arguments]}
+    rounds = ["--rounds", "2" if quick else "5"]
+    for _ in range(1 if quick else 3):
+        turns["ours"].append(_execute(sys.executable, "ours", [str(job), *case, *rounds]))
+        for name, options in arguments.items():
+            turns[name].append(_execute(pythons[name], name, [*options, *rounds]))
+    ours = [_seconds(turn) for turn in turns["ours"]]
+    for name, found in turns.items():
+        times = [_seconds(turn) for turn in found]
+        memory = [f"{max(turn['peak_mb'] for turn in t)}" for t in (found, turns["ours"])]
+        used = "all" if name == "ours" else arguments[name][-1]
+        report.add(name, f"{case[1]}, {case[3]}", used, Spread.of(times), ratio(times, ours), *memory)
+
+
+def _seconds(found: dict[str, Any]) -> float:
+    return float(statistics.median(found["seconds"]))
+
+
+def _execute(python: str, name: str, arguments: list[str]) -> dict[str, Any]:
+    """Run an adapter and read the line that it ends with."""
+    command = [python, str(ADAPTERS / f"{name}.py"), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"took more than {_TIMEOUT} s") from None
+    if done.returncode != 0:
+        raise Unavailable((done.stderr.strip().splitlines() or ["no output"])[-1])
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def _environment(name: str) -> str:
+    """The Python of the adapter's environment, made if it is not there yet."""
+    needs = _metadata((ADAPTERS / f"{name}.py").read_text(encoding="utf-8"))
+    version = re.sub(r"[^\d.]|\.\*", "", needs["requires-python"])
+    mark = hashlib.sha256(json.dumps(needs, sort_keys=True).encode()).hexdigest()[:12]
+    folder = cache_folder() / "bench" / f"{name}-{mark}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        _install([_find_python(version), "-m", "venv", str(folder)])
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        for packages, more in _steps(needs):
+            _install([*pip, *more, *packages])
+        (folder / "complete").touch()
+    return str(python)
+
+
+def _steps(needs: dict[str, Any]) -> list[tuple[list[str], list[str]]]:
+    """torch first and alone: what else asks for it then finds the build for CPUs."""
+    torch = [package for package in needs["dependencies"] if package.startswith("torch==")]
+    without = needs.get("tool", {}).get("netfleet", {}).get("no-deps", [])
+    steps = [(torch, []), (list(needs["dependencies"]), []), (list(without), ["--no-deps"])]
+    return [(packages, more) for packages, more in steps if packages]
+
+
+def _install(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
+        raise Unavailable((lines or ["failed"])[-1])
+
+
+def _find_python(version: str) -> str:
+    if f"{sys.version_info.major}.{sys.version_info.minor}" == version:
+        return sys.executable
+    for candidate in (
+        shutil.which(f"python{version}"),
+        *sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
+    ):
+        if candidate:
+            return str(candidate)
+    raise Unavailable(f"needs Python {version}, which is not on the PATH")
+
+
+def _metadata(text: str) -> dict[str, Any]:
+    """The inline metadata of a script (PEP 723)."""
+    block = re.search(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$", text)
+    if block is None:
+        return {"requires-python": f"=={sys.version_info.major}.{sys.version_info.minor}.*", "dependencies": []}
+    return tomllib.loads(
+        "".join(line[2:] if line.startswith("# ") else line[1:] for line in block["content"].splitlines(True))
+    )
+
+
+def _write_job(path: Path) -> None:
+    data, topology = setting.images(), setting.network()
+    parts = np.stack(np.array_split(np.arange(len(data.train_y)), setting.M))
+    np.savez(
+        path,
+        x=data.train_x.numpy(),
+        y=data.train_y.numpy(),
+        parts=parts,
+        W=topology.W().toarray(),
+        batch=setting.BATCH,
+        K=setting.K,
+        eta=setting.ETA,
+        seed=0,
+    )

@@ -1,0 +1,43 @@
+"""Memory for the large vectors of a round, used again as soon as nobody holds it.
+
+The system's allocator gives large blocks back at every turn and fetches new ones, page by page: at a hundred megabytes a
+vector that costs several times the arithmetic done on it.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import weakref
+from collections import defaultdict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_SMALL = 1 << 18  # bytes below which the allocator is as good
+
+
+class Arena:
+    """Hands out tensors and takes their memory back when the last view of them is gone."""
+
+    def __init__(self) -> None:
+        self._free: defaultdict[int, list[mmap.mmap]] = defaultdict(list)
+
+    def empty_like(self, x: Tensor) -> Tensor:
+        """An uninitialised contiguous tensor of the shape, type and device of x."""
+        size = x.numel() * x.element_size()
+        if x.device.type != "cpu" or size < _SMALL:
+            return torch.empty_like(x, memory_format=torch.contiguous_format)
+        free = self._free[size]
+        block = free.pop() if free else _fresh(size)
+        array = np.frombuffer(block, dtype=np.uint8, count=size)
+        weakref.finalize(array, free.append, block).atexit = False  # type: ignore[misc]
+        return torch.from_numpy(array).view(x.dtype).view(x.shape)
+
+
+def _fresh(size: int) -> mmap.mmap:
+    block = mmap.mmap(-1, math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return block
