@@ -1,7 +1,7 @@
 """Memory for the large vectors of a round, used again as soon as nobody holds it.
 
-The system's allocator gives large blocks back at every turn and fetches new ones, page by page: at a hundred megabytes a
-vector that costs several times the arithmetic done on it.
+The system's allocator gives large blocks back at every turn and fetches new ones, page by page; for large
+vectors that costs several times the arithmetic done on them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Arena:
         free = self._free[size]
         block = free.pop() if free else _fresh(size)
         array = np.frombuffer(block, dtype=np.uint8, count=size)
-        weakref.finalize(array, free.append, block).atexit = False  # type: ignore[misc]
+        weakref.finalize(array, free.append, block).atexit = False
         return torch.from_numpy(array).view(x.dtype).view(x.shape)
 
 

@@ -19,7 +19,7 @@ from netfleet.topology import Topology
 #: W is applied sparsely where it has fewer non-zeros per row, or a smaller share of them (netfleet bench mixing).
 SPARSE_PER_ROW, SPARSE_SHARE = 16, 0.02
 #: Columns per product: fixed, so that the result does not depend on the number of threads.
-_COLUMNS = 8192
+_COLUMNS = 2048
 
 
 class Simulator:

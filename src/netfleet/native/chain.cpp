@@ -60,9 +60,11 @@ inline Vec<T> all(T value) {
 }
 template <typename T>
 inline T sum(Vec<T> v) {
-    T s = v[0];
-    for (int i = 1; i < N<T>; i++) s += v[i];
-    return s;
+    T a[N<T>];
+    std::memcpy(a, &v, sizeof v);
+    for (int half = N<T> / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) a[i] += a[i + half];
+    return a[0];
 }
 template <typename T>
 inline T total(const T* values, i64 count) {
@@ -75,6 +77,17 @@ inline T total(const T* values, i64 count) {
 }
 inline i64 up(i64 n, i64 multiple) { return (n + multiple - 1) / multiple * multiple; }
 inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+// A range cut into pieces of nearly equal length, at most `most` long.
+struct Pieces {
+    i64 length, count, at = 0, from = 0, to = 0;
+
+    Pieces(i64 length, i64 most) : length(length), count((length + most - 1) / most) { end(); }
+    bool more() const { return at < count; }
+    i64 size() const { return to - from; }
+    void next() { from = to, at++, end(); }
+    void end() { to = length * (at + 1) / (count ? count : 1); }
+};
 
 // One layer, as native/chain.py writes it. A linear layer has kernel = 0, cin inputs and cout outputs.
 struct Layer {
@@ -138,16 +151,12 @@ inline void some_pixels(i64 count, const Layer& l, const T* in, const T* w, cons
     if constexpr (P > 1) some_pixels<T, P - 1, V>(count, l, in, w, bias, channels, out);
 }
 
-// One row of the output, in pieces of nearly equal length that keep all sums in registers.
+// One row of the output, in pieces that keep all sums in registers.
 template <typename T, int V>
 void output_row(const Layer& l, const T* in, const T* weights, const T* bias, i64 count, i64 channels, T* out) {
     constexpr int P = (REGISTERS - V - 2) / V;
-    const i64 pieces = (count + P - 1) / P;
-    for (i64 i = 0, from = 0; i < pieces; i++) {
-        const i64 to = count * (i + 1) / pieces;
-        some_pixels<T, P, V>(to - from, l, in + from * l.stride * l.cin, weights, bias, channels, out + from * channels);
-        from = to;
-    }
+    for (Pieces p(count, P); p.more(); p.next())
+        some_pixels<T, P, V>(p.size(), l, in + p.from * l.stride * l.cin, weights, bias, channels, out + p.from * channels);
 }
 
 // The largest of each window, with its place: `lines` are K rows of the convolution. NaN counts as largest.
@@ -290,9 +299,16 @@ inline void outer_tile(i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* 
 
 template <typename T, int V>
 inline void outer_columns(i64 M, i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
-    i64 m = 0;
-    for (; m + 4 <= M; m += 4) outer_tile<T, 4, V>(K, A + m * am, ak, am, B, b, C + m * c, c, add);
-    for (; m < M; m++) outer_tile<T, 1, V>(K, A + m * am, ak, am, B, b, C + m * c, c, add);
+    for (Pieces p(M, 4); p.more(); p.next()) {
+        const T* a = A + p.from * am;
+        T* to = C + p.from * c;
+        switch (p.size()) {
+            case 4: outer_tile<T, 4, V>(K, a, ak, am, B, b, to, c, add); break;
+            case 3: outer_tile<T, 3, V>(K, a, ak, am, B, b, to, c, add); break;
+            case 2: outer_tile<T, 2, V>(K, a, ak, am, B, b, to, c, add); break;
+            default: outer_tile<T, 1, V>(K, a, ak, am, B, b, to, c, add);
+        }
+    }
 }
 
 template <typename T>
@@ -338,9 +354,14 @@ inline void inner_columns(i64 M, i64 K, const T* A, i64 a, const T* B, i64 b, co
 
 template <typename T>
 void inner(i64 M, i64 Nn, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
-    i64 n = 0;
-    for (; n + 2 <= Nn; n += 2) inner_columns<T, 2>(M, K, A, a, B + n * b, b, bias ? bias + n : bias, C + n, c);
-    for (; n < Nn; n++) inner_columns<T, 1>(M, K, A, a, B + n * b, b, bias ? bias + n : bias, C + n, c);
+    for (Pieces p(Nn, 3); p.more(); p.next()) {
+        const T *right = B + p.from * b, *add = bias ? bias + p.from : nullptr;
+        switch (p.size()) {
+            case 3: inner_columns<T, 3>(M, K, A, a, right, b, add, C + p.from, c); break;
+            case 2: inner_columns<T, 2>(M, K, A, a, right, b, add, C + p.from, c); break;
+            default: inner_columns<T, 1>(M, K, A, a, right, b, add, C + p.from, c);
+        }
+    }
 }
 
 // ------------------------------------------------------------------------------------------------------------ a chain

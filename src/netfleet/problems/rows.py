@@ -7,6 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from netfleet.memory import Arena
+
 
 class Rows:
     """Samples on a device; images with their channels last in memory where asked.
@@ -20,10 +22,10 @@ class Rows:
     ) -> None:
         self.last, self.dtype, self.device = channels_last and inputs.dim() == 4, dtype, device
         inputs = inputs.to(device, dtype)
-        if self.last:  # `contiguous()` would keep the strides of one-channel images, which say channels first
-            inputs = inputs.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+        if self.last:  # in one piece also with one channel, whose strides `contiguous()` would leave as they are
+            inputs = inputs.permute(0, 2, 3, 1)
         #: `[samples, …]` in one piece, images as `[height, width, channels]` if the channels are last.
-        self.storage, self.labels = inputs.contiguous(), targets.to(device).contiguous()
+        self.storage, self.labels = Arena().empty_like(inputs).copy_(inputs), targets.to(device).contiguous()
 
     def inputs(self, rows: Tensor) -> Tensor:
         """Inputs of the rows `[…]`, as `[…, channels, height, width]` for images."""

@@ -9,21 +9,28 @@ model. Images are [N, 28, 28, 1], as JAX users write them. The layout "ordinary"
 "tuned" is the fastest of four formulations that were tried: pooling before ReLU as the maximum of a reshaped array,
 and the convolution as one product with the nine shifted images side by side.
 
-Settings: FedJAX's jit back end and all cores for XLA; one core is slower for the CNN. FedJAX's pmap back end over two
-CPU devices does not run with this jax; with jax 0.4.30 it runs and is slower than this. FedJAX 0.0.17 calls
-``jax.tree_map``, which newer jax dropped: the line below puts it back, because the newer XLA is faster.
+Settings: FedJAX's jit back end and all cores for XLA; one core (``--threads 1``) is slower for the CNN. FedJAX's pmap
+back end over two CPU devices does not run with this jax; with jax 0.4.30 it runs, and is slower than this. FedJAX
+0.0.17 calls ``jax.tree_map``, which newer jax dropped: a line below puts it back, because the newer XLA is faster.
 """
 
+# ruff: noqa: E402
 from __future__ import annotations
+
+import os
+
+import job as jobs
+
+job = jobs.load()
+if job.threads == 1:
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
 
 import fedjax
 import haiku as hk
 import jax
 import jax.numpy as jnp
-import job as jobs
 
 jax.tree_map = jax.tree_util.tree_map
-job = jobs.load()
 
 
 def pool(x: jax.Array) -> jax.Array:
@@ -74,4 +81,4 @@ def run_round() -> None:
     jax.block_until_ready(state)
 
 
-jobs.report(jobs.time_rounds(job, run_round))
+jobs.report(jobs.time_rounds(job, run_round), threads=job.threads or os.cpu_count())

@@ -2,7 +2,8 @@
 # requires-python = "==3.11.*"
 # dependencies = [
 #   "torch==2.13.0", "numpy==2.4.6", "pandas==3.1.1", "scikit-learn==1.9.1", "torchmetrics==1.9.0", "rich==15.0.0",
-#   "psutil", "seaborn", "matplotlib==3.11.2", "diskcache", "cerberus", "omegaconf", "networkx==3.6.1",
+#   "psutil==7.2.2", "seaborn==0.13.2", "matplotlib==3.11.2", "diskcache==5.6.3", "cerberus==1.3.8", "omegaconf==2.4.0",
+#   "networkx==3.6.1",
 # ]
 # [tool.netfleet]
 # no-deps = ["fluke-fl==0.8.1"]
