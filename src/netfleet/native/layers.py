@@ -19,6 +19,8 @@ from torch import fx, nn
 
 #: Larger matrices are left to the BLAS library behind PyTorch (netfleet bench paths).
 LARGEST_MATRIX = 1 << 18
+#: Numbers that all layers' inputs may have per sample: a thread keeps those of 32 samples, and their gradients.
+MOST_ACTIVATIONS = 1 << 18
 MOST_LAYERS = 32
 
 
@@ -39,6 +41,11 @@ class Layer:
     relu: int
     weight: int  # offsets in the flat vector of parameters
     bias: int  # -1 without
+
+    @property
+    def inputs(self) -> int:
+        """Numbers that one sample brings to this layer, the border included."""
+        return self.cin * (self.height + 2 * self.pad_h) * (self.width + 2 * self.pad_w)
 
 
 class _NotAChain(Exception):
@@ -95,6 +102,7 @@ class _Reader:
                 self._read(node)
                 value = node
         self._require(bool(self.done) and len(self.done) <= MOST_LAYERS and len(self.shape) == 1)
+        self._require(sum(layer.inputs for layer in self.done) <= MOST_ACTIVATIONS)
         self._require(self.done[-1].kernel_h == 0 and not self.done[-1].relu and not self.offsets)
         return self.done
 
