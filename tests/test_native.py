@@ -169,7 +169,7 @@ def hooked() -> nn.Module:
         (nn.Sequential(nn.Linear(5, 5), nn.ReLU()), (5,)),
         (nn.Sequential(nn.ReLU(), nn.Linear(5, 5)), (5,)),
         (nn.Sequential(nn.Linear(5, 5), nn.Dropout(0.5), nn.Linear(5, 5)), (5,)),
-        (nn.Sequential(nn.Flatten(), nn.Linear(5, LARGEST_MATRIX)), (5,)),
+        (nn.Sequential(nn.Linear(5, LARGEST_MATRIX // 4), nn.ReLU(), nn.Linear(LARGEST_MATRIX // 4, 5)), (5,)),
         (nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(4, 5)), (2, 3, 3)),
         (nn.Sequential(nn.Conv2d(2, 4, 3, dilation=2), nn.Flatten(), nn.Linear(4, 5)), (2, 5, 5)),
         (nn.Sequential(nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten()), (2, 5, 5)),

@@ -224,14 +224,16 @@ class Scaled(nn.Linear):
 
 
 def test_only_models_of_known_layers_are_stacked(ring: Any) -> None:
-    from netfleet.problems.path import can_stack
+    from netfleet.problems.path import LARGEST_STACKED, can_stack, should_stack
 
-    assert can_stack(MODELS.build("mlp", inputs=(1, 8, 8), classes=10), convolutions=False)
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert should_stack(MODELS.build("mlp", inputs=(1, 8, 8), classes=10), cpu)
+    assert not should_stack(nn.Linear(64, LARGEST_STACKED), cpu)
     convolution = MODELS.build("cnn", inputs=(1, 8, 8), classes=10)
-    assert not can_stack(convolution, convolutions=False)
-    assert can_stack(convolution, convolutions=True)
+    assert not should_stack(convolution, cpu)
+    assert should_stack(convolution, gpu)
     own = nn.Sequential(nn.Flatten(), Scaled(64, 10))
-    assert not can_stack(own, convolutions=True)
+    assert not can_stack(own)
     problem = digits_problem(4, own)
     assert torch.isfinite(problem.grad(scattered(problem), problem.sample(0, 1))).all()
 

@@ -34,7 +34,9 @@ def run(quick: bool) -> Report:
         "512": hidden(512),
         "2 × 512": hidden(512, 512),
     }
-    models |= {"2048": hidden(2048)} | {f"cnn {c}": convolutions(c) for c in (4, 16, 32, 64, 128)}
+    models |= {"2048": hidden(2048), "12579": hidden(12579), "2 × 2048": hidden(2048, 2048)} | {
+        f"cnn {c}": convolutions(c) for c in (4, 16, 32, 64, 128)
+    }
     data = setting.images(8000, tests=100)
     kept = layers.LARGEST_MATRIX
     for name, model in models.items():
@@ -51,5 +53,7 @@ def run(quick: bool) -> Report:
         largest = max(p.numel() for p in model.parameters())
         ratios = [ratio(t, times[0]) for t in times[1:]]
         report.add(name, largest, rule, Spread.of([1e3 * t for t in times[0]]), *ratios, *["–"] * (2 - len(ratios)))
-    report.notes = [f"The rule leaves models with a matrix of more than {kept:,} numbers to PyTorch."]
+    report.notes = [
+        f"The rule leaves models with a matrix of more than {kept:,} numbers after the first layer to PyTorch."
+    ]
     return report

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-#: Larger matrices are left to the BLAS library behind PyTorch (netfleet bench paths).
-LARGEST_MATRIX = 1 << 18
+#: Larger matrices after the first layer are left to the BLAS library behind PyTorch (netfleet bench paths).
+LARGEST_MATRIX = 1 << 19
 #: Numbers that all layers' inputs may have per sample: a thread keeps those of 32 samples, and their gradients.
 MOST_ACTIVATIONS = 1 << 18
 MOST_LAYERS = 32
@@ -178,7 +178,7 @@ class _Reader:
         self._require(len(self.shape) == 3 and module.groups == 1 and module.dilation == (1, 1))
         self._require(module.padding_mode == "zeros" and not isinstance(module.padding, str))
         self._require(module.stride[0] == module.stride[1] and self.shape[0] == module.in_channels)
-        self._require(module.weight.numel() <= LARGEST_MATRIX)
+        self._require(not self.done or module.weight.numel() <= LARGEST_MATRIX)
         (kernel_h, kernel_w), (pad_h, pad_w) = _pair(module.kernel_size), _pair(module.padding)
         channels, height, width = self.shape
         stride = module.stride[0]
@@ -190,7 +190,8 @@ class _Reader:
         self._require(min(self.shape) > 0)
 
     def _linear(self, module: nn.Linear) -> None:
-        self._require(self.shape == (module.in_features,) and module.weight.numel() <= LARGEST_MATRIX)
+        self._require(self.shape == (module.in_features,))
+        self._require(not self.done or module.weight.numel() <= LARGEST_MATRIX)
         weight, bias = self._offsets(module)
         layer = (0, 0, module.in_features, 1, 1, module.out_features, 1, 0, 0)
         self.done.append(Layer(*layer, pool=1, relu=0, weight=weight, bias=bias))

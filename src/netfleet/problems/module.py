@@ -21,7 +21,7 @@ from netfleet.native.chain import Chain
 from netfleet.native.layers import Layer, recognise
 from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
 from netfleet.problems.looped import Looped
-from netfleet.problems.path import Gradients, Path, can_stack, wants_channels_last
+from netfleet.problems.path import Gradients, Path, can_stack, should_stack, wants_channels_last
 from netfleet.problems.pool import Pool, available_threads
 from netfleet.problems.processes import MOST_THREADS, Processes, can_travel
 from netfleet.problems.replica import Loss, Replica, flatten, probe
@@ -137,10 +137,10 @@ class ModuleProblem(Problem):
             native = library()
             assert native is not None
             return Chain(native, self._layers, self._train, self._test, self._pool)
-        forced, everywhere = self.gradients == "stacked", self.device.type != "cpu"
+        forced = self.gradients == "stacked"
         pure = not self._probed.random and not self._buffer_start.numel()
-        stacks = pure and can_stack(self.model, convolutions=forced or everywhere)
-        if forced and not stacks:
+        stacks = pure and should_stack(self.model, self.device)
+        if forced and not (pure and can_stack(self.model)):
             raise ConfigError(
                 'gradients = "stacked" needs a model of known layers without dropout or running statistics; use '
                 'gradients = "auto"'

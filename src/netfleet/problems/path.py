@@ -3,7 +3,7 @@
 | path | for | how |
 |---|---|---|
 | native | on a CPU, a chain of convolutions and linear layers under cross-entropy, where there is a compiler | C++ |
-| stacked | known layers without random numbers or running statistics; with convolutions on accelerators only | `vmap` |
+| stacked | known layers without random numbers or running statistics; on a CPU only small linear ones | `vmap` |
 | looped | every `nn.Module` | one copy of the module per thread |
 | processes | as looped, with more than 8 threads, a model that another process can import | one copy per process |
 
@@ -24,6 +24,7 @@ from netfleet.models import ResidualBlock
 from netfleet.problems.base import Sample
 
 Gradients = Literal["auto", "native", "stacked", "looped", "processes"]
+LARGEST_STACKED = 1 << 19  # numbers in a parameter that is stacked on a CPU (netfleet bench paths)
 Chunk = tuple[Tensor, Tensor]  # rows of the training data and their weights in a sum
 
 
@@ -42,14 +43,20 @@ class Path(Protocol):
         """Of each model and chunk of test rows the summed loss and the right answers, both `[models, chunks]`."""
 
 
-def can_stack(model: nn.Module, convolutions: bool) -> bool:
-    """Whether `vmap` may differentiate the model for all workers at once; convolutions where it is worth while.
+def can_stack(model: nn.Module) -> bool:
+    """Whether `vmap` can differentiate the model for all workers at once.
 
-    (Their grouped form is slow on a CPU.) A module of another kind may do anything in its forward pass, so it is run
-    as it is, worker by worker.
+    A module of another kind may do anything in its forward pass, so it is run as it is, worker by worker.
     """
-    allowed = _STACKED | _CONVOLVING | {ResidualBlock} if convolutions else _STACKED
-    return all(type(module) in allowed for module in model.modules())
+    return all(type(module) in _STACKED | _CONVOLVING | {ResidualBlock} for module in model.modules())
+
+
+def should_stack(model: nn.Module, device: torch.device) -> bool:
+    """Whether it is worth while: on a CPU, convolutions in their grouped form and large matrices are slower."""
+    if device.type != "cpu":
+        return can_stack(model)
+    small = all(parameter.numel() <= LARGEST_STACKED for parameter in model.parameters())
+    return small and all(type(module) in _STACKED for module in model.modules())
 
 
 def wants_channels_last(model: nn.Module, device: torch.device) -> bool:
