@@ -6,12 +6,12 @@
 
 What differs from the job: a server method (FedAvg): FedJAX has no gossip, so all workers start a round from the same
 model. Images are [N, 28, 28, 1], as JAX users write them. The layout "ordinary" has haiku's convolution and pooling;
-"tuned" is the fastest of four formulations that were tried: pooling before ReLU as the maximum of a reshaped array,
+"tuned" is the best of four formulations in a short trial: pooling before ReLU as the maximum of a reshaped array,
 and the convolution as one product with the nine shifted images side by side.
 
-Settings: FedJAX's jit back end and all cores for XLA; one core (``--threads 1``) is slower for the CNN. FedJAX's pmap
-back end over two CPU devices does not run with this jax; with jax 0.4.30 it runs, and is slower than this. FedJAX
-0.0.17 calls ``jax.tree_map``, which newer jax dropped: a line below puts it back, because the newer XLA is faster.
+Settings: FedJAX's jit back end, and XLA on all cores or on one (``--threads 1``): try both. FedJAX's pmap back end
+over two CPU devices fails with this jax; with jax 0.4.30 it ran the ordinary CNN, no faster than this in a short trial.
+FedJAX 0.0.17 calls ``jax.tree_map``, which newer jax dropped: a line below puts it back.
 """
 
 # ruff: noqa: E402

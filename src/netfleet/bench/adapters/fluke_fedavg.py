@@ -15,7 +15,8 @@ What differs from the job: a server method (FedAvg), so all workers start a roun
 steps than the job. fluke passes over a client's whole data; ``RandomBatches`` ends after K batches.
 
 Settings: no evaluation; models are kept in memory. fluke imports torchvision for its own models and downloads, which
-are not used here: an empty stand-in takes its place.
+are not used here: an empty stand-in takes its place. Which number of torch threads is
+faster depends on the model: try one and all.
 """
 
 # ruff: noqa: E402

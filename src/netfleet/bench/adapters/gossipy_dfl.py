@@ -10,8 +10,8 @@ message and one training pass per node: 50 times 10 steps in all, as in the job,
 all. The library passes once over a node's data; ``Handler`` hands it a random sample of K batches.
 
 Settings: a round is one time step, the shortest that the simulator allows; no evaluation set is given, so none is made.
-One torch thread is faster than two. gossipy imports torchvision, which its package does not list: an empty module
-stands in for it.
+Which number of torch threads is faster depends on the model: try one and all. gossipy imports torchvision, which its
+package does not list: an empty module stands in for it.
 """
 
 # ruff: noqa: E402
