@@ -30,6 +30,8 @@ constexpr int BYTES = 16, REGISTERS = 32;
 constexpr int BYTES = 16, REGISTERS = 16;
 #endif
 
+constexpr int TILE = REGISTERS > 16 ? 4 : 4;  // rows of a tile of 3 columns whose sums and factors fit the registers
+
 template <typename T>
 struct Simd {
     static constexpr int N = BYTES / sizeof(T);
@@ -48,6 +50,15 @@ template <typename T>
 inline Vec<T> load(const T* p) {
     Vec<T> v;
     std::memcpy(&v, p, sizeof v);
+    return v;
+}
+// A vector that is used several times: GCC would read it from memory for every use, and be bound by that.
+template <typename T>
+inline Vec<T> held(const T* p) {
+    Vec<T> v = load(p);
+#if defined(__x86_64__)
+    asm("" : "+x"(v));
+#endif
     return v;
 }
 template <typename T>
@@ -134,7 +145,7 @@ inline void pixels(const Layer& l, const T* in, const T* weights, const T* bias,
     for (i64 r = 0; r < l.kernel_h; r++, in += row) {
         for (i64 j = 0; j < span; j++, weights += channels) {
             Vec<T> w[V];
-            for (int v = 0; v < V; v++) w[v] = load(weights + v * N<T>);
+            for (int v = 0; v < V; v++) w[v] = held(weights + v * N<T>);
             for (int p = 0; p < P; p++) {
                 const Vec<T> value = all(in[p * step + j]);
                 for (int v = 0; v < V; v++) a[p][v] += value * w[v];
@@ -287,7 +298,7 @@ inline void outer_tile(i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* 
         for (int v = 0; v < V; v++) s[m][v] = add ? load(C + m * c + v * N<T>) : Vec<T>{};
     for (i64 k = 0; k < K; k++) {
         Vec<T> right[V];
-        for (int v = 0; v < V; v++) right[v] = load(B + k * b + v * N<T>);
+        for (int v = 0; v < V; v++) right[v] = held(B + k * b + v * N<T>);
         for (int m = 0; m < M; m++) {
             const Vec<T> left = all(A[k * ak + m * am]);
             for (int v = 0; v < V; v++) s[m][v] += left * right[v];
@@ -297,18 +308,16 @@ inline void outer_tile(i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* 
         for (int v = 0; v < V; v++) store(C + m * c + v * N<T>, s[m][v]);
 }
 
+template <typename T, int M, int V>
+inline void outer_rows(i64 count, i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
+    if (count == M) return outer_tile<T, M, V>(K, A, ak, am, B, b, C, c, add);
+    if constexpr (M > 1) outer_rows<T, M - 1, V>(count, K, A, ak, am, B, b, C, c, add);
+}
+
 template <typename T, int V>
 inline void outer_columns(i64 M, i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
-    for (Pieces p(M, 4); p.more(); p.next()) {
-        const T* a = A + p.from * am;
-        T* to = C + p.from * c;
-        switch (p.size()) {
-            case 4: outer_tile<T, 4, V>(K, a, ak, am, B, b, to, c, add); break;
-            case 3: outer_tile<T, 3, V>(K, a, ak, am, B, b, to, c, add); break;
-            case 2: outer_tile<T, 2, V>(K, a, ak, am, B, b, to, c, add); break;
-            default: outer_tile<T, 1, V>(K, a, ak, am, B, b, to, c, add);
-        }
-    }
+    for (Pieces p(M, TILE); p.more(); p.next())
+        outer_rows<T, TILE, V>(p.size(), K, A + p.from * am, ak, am, B, b, C + p.from * c, c, add);
 }
 
 template <typename T>
@@ -331,7 +340,7 @@ inline void inner_tile(i64 K, const T* A, i64 a, const T* B, i64 b, const T* bia
     i64 k = 0;
     for (; k + N<T> <= K; k += N<T>) {
         Vec<T> right[S];
-        for (int j = 0; j < S; j++) right[j] = load(B + j * b + k);
+        for (int j = 0; j < S; j++) right[j] = held(B + j * b + k);
         for (int i = 0; i < R; i++) {
             const Vec<T> left = load(A + i * a + k);
             for (int j = 0; j < S; j++) s[i][j] += left * right[j];
@@ -345,23 +354,25 @@ inline void inner_tile(i64 K, const T* A, i64 a, const T* B, i64 b, const T* bia
         }
 }
 
+template <typename T, int R, int S>
+inline void inner_rows(i64 count, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
+    if (count == R) return inner_tile<T, R, S>(K, A, a, B, b, bias, C, c);
+    if constexpr (R > 1) inner_rows<T, R - 1, S>(count, K, A, a, B, b, bias, C, c);
+}
+
 template <typename T, int S>
-inline void inner_columns(i64 M, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
-    i64 m = 0;
-    for (; m + 4 <= M; m += 4) inner_tile<T, 4, S>(K, A + m * a, a, B, b, bias, C + m * c, c);
-    for (; m < M; m++) inner_tile<T, 1, S>(K, A + m * a, a, B, b, bias, C + m * c, c);
+inline void inner_columns(i64 count, i64 M, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
+    if (count == S)
+        for (Pieces p(M, TILE); p.more(); p.next())
+            inner_rows<T, TILE, S>(p.size(), K, A + p.from * a, a, B, b, bias, C + p.from * c, c);
+    else if constexpr (S > 1)
+        inner_columns<T, S - 1>(count, M, K, A, a, B, b, bias, C, c);
 }
 
 template <typename T>
 void inner(i64 M, i64 Nn, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
-    for (Pieces p(Nn, 3); p.more(); p.next()) {
-        const T *right = B + p.from * b, *add = bias ? bias + p.from : nullptr;
-        switch (p.size()) {
-            case 3: inner_columns<T, 3>(M, K, A, a, right, b, add, C + p.from, c); break;
-            case 2: inner_columns<T, 2>(M, K, A, a, right, b, add, C + p.from, c); break;
-            default: inner_columns<T, 1>(M, K, A, a, right, b, add, C + p.from, c);
-        }
-    }
+    for (Pieces p(Nn, 3); p.more(); p.next())
+        inner_columns<T, 3>(p.size(), M, K, A, a, B + p.from * b, b, bias ? bias + p.from : nullptr, C + p.from, c);
 }
 
 // ------------------------------------------------------------------------------------------------------------ a chain
