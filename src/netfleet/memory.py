@@ -37,7 +37,10 @@ class Arena:
 
 
 def _fresh(size: int) -> mmap.mmap:
-    block = mmap.mmap(-1, math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        block.madvise(mmap.MADV_HUGEPAGE)
+    """Whole pages, large ones where the system has them: rows of a data set lie far apart."""
+    length = math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return mmap.mmap(-1, length)
+    block = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block.madvise(mmap.MADV_HUGEPAGE)
     return block
