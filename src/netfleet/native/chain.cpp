@@ -290,89 +290,107 @@ void channel(const Layer& l, const Hits<T>& hits, const T* in, T* dweights, T* d
 
 // ------------------------------------------------------------------------------------------------------ linear layers
 
-// C[m][n] (+)= Σ_k A[k·ak + m·am] · B[k][n], a tile of M rows by V vectors.
-template <typename T, int M, int V>
-inline void outer_tile(i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
+// The rows of a matrix: at equal distances, or wherever they lie (samples in the data set).
+template <typename T>
+struct Even {
+    const T* first;
+    i64 apart;
+    const T* operator[](i64 row) const { return first + row * apart; }
+    Even from(i64 row) const { return {first + row * apart, apart}; }
+};
+template <typename T>
+struct Anywhere {
+    const T* const* at;
+    const T* operator[](i64 row) const { return at[row]; }
+    Anywhere from(i64 row) const { return {at + row}; }
+};
+
+// C[m][n…] (+)= Σ_k A[k·ak + m·am] · B[k][n…], a tile of M rows by V vectors.
+template <typename T, int M, int V, typename Rows>
+inline void outer_tile(i64 K, const T* A, i64 ak, i64 am, Rows B, i64 n, T* C, i64 c, bool add) {
     Vec<T> s[M][V];
     for (int m = 0; m < M; m++)
-        for (int v = 0; v < V; v++) s[m][v] = add ? load(C + m * c + v * N<T>) : Vec<T>{};
+        for (int v = 0; v < V; v++) s[m][v] = add ? load(C + m * c + n + v * N<T>) : Vec<T>{};
     for (i64 k = 0; k < K; k++) {
+        const T* row = B[k] + n;
         Vec<T> right[V];
-        for (int v = 0; v < V; v++) right[v] = held(B + k * b + v * N<T>);
+        for (int v = 0; v < V; v++) right[v] = held(row + v * N<T>);
         for (int m = 0; m < M; m++) {
             const Vec<T> left = all(A[k * ak + m * am]);
             for (int v = 0; v < V; v++) s[m][v] += left * right[v];
         }
     }
     for (int m = 0; m < M; m++)
-        for (int v = 0; v < V; v++) store(C + m * c + v * N<T>, s[m][v]);
+        for (int v = 0; v < V; v++) store(C + m * c + n + v * N<T>, s[m][v]);
 }
 
-template <typename T, int M, int V>
-inline void outer_rows(i64 count, i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
-    if (count == M) return outer_tile<T, M, V>(K, A, ak, am, B, b, C, c, add);
-    if constexpr (M > 1) outer_rows<T, M - 1, V>(count, K, A, ak, am, B, b, C, c, add);
+template <typename T, int M, int V, typename Rows>
+inline void outer_rows(i64 count, i64 K, const T* A, i64 ak, i64 am, Rows B, i64 n, T* C, i64 c, bool add) {
+    if (count == M) return outer_tile<T, M, V>(K, A, ak, am, B, n, C, c, add);
+    if constexpr (M > 1) outer_rows<T, M - 1, V>(count, K, A, ak, am, B, n, C, c, add);
 }
 
-template <typename T, int V>
-inline void outer_columns(i64 M, i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
+template <typename T, int V, typename Rows>
+inline void outer_columns(i64 M, i64 K, const T* A, i64 ak, i64 am, Rows B, i64 n, T* C, i64 c, bool add) {
     for (Pieces p(M, TILE); p.more(); p.next())
-        outer_rows<T, TILE, V>(p.size(), K, A + p.from * am, ak, am, B, b, C + p.from * c, c, add);
+        outer_rows<T, TILE, V>(p.size(), K, A + p.from * am, ak, am, B, n, C + p.from * c, c, add);
 }
 
-template <typename T>
-void outer(i64 M, i64 Nn, i64 K, const T* A, i64 ak, i64 am, const T* B, i64 b, T* C, i64 c, bool add) {
+template <typename T, typename Rows>
+void outer(i64 M, i64 columns, i64 K, const T* A, i64 ak, i64 am, Rows B, T* C, i64 c, bool add) {
     i64 n = 0;
-    for (; n + 3 * N<T> <= Nn; n += 3 * N<T>) outer_columns<T, 3>(M, K, A, ak, am, B + n, b, C + n, c, add);
-    for (; n + N<T> <= Nn; n += N<T>) outer_columns<T, 1>(M, K, A, ak, am, B + n, b, C + n, c, add);
-    for (i64 m = 0; m < M && n < Nn; m++)
-        for (i64 j = n; j < Nn; j++) {
+    for (; n + 3 * N<T> <= columns; n += 3 * N<T>) outer_columns<T, 3>(M, K, A, ak, am, B, n, C, c, add);
+    for (; n + N<T> <= columns; n += N<T>) outer_columns<T, 1>(M, K, A, ak, am, B, n, C, c, add);
+    for (i64 m = 0; m < M && n < columns; m++)
+        for (i64 j = n; j < columns; j++) {
             T s = add ? C[m * c + j] : T(0);
-            for (i64 k = 0; k < K; k++) s += A[k * ak + m * am] * B[k * b + j];
+            for (i64 k = 0; k < K; k++) s += A[k * ak + m * am] * B[k][j];
             C[m * c + j] = s;
         }
 }
 
 // C[m][n] = bias[n] + Σ_k A[m][k] · B[n][k], a tile of R by S sums.
 template <typename T, int R, int S>
-inline void inner_tile(i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
+inline void inner_tile(i64 K, Anywhere<T> A, const T* B, i64 b, const T* bias, T* C, i64 c) {
     Vec<T> s[R][S] = {};
+    const T* a[R];
+    for (int i = 0; i < R; i++) a[i] = A[i];
     i64 k = 0;
     for (; k + N<T> <= K; k += N<T>) {
         Vec<T> right[S];
         for (int j = 0; j < S; j++) right[j] = held(B + j * b + k);
         for (int i = 0; i < R; i++) {
-            const Vec<T> left = load(A + i * a + k);
+            const Vec<T> left = load(a[i] + k);
             for (int j = 0; j < S; j++) s[i][j] += left * right[j];
         }
     }
     for (int i = 0; i < R; i++)
         for (int j = 0; j < S; j++) {
             T total = sum<T>(s[i][j]);
-            for (i64 rest = k; rest < K; rest++) total += A[i * a + rest] * B[j * b + rest];
+            for (i64 rest = k; rest < K; rest++) total += a[i][rest] * B[j * b + rest];
             C[i * c + j] = total + (bias ? bias[j] : T(0));
         }
 }
 
 template <typename T, int R, int S>
-inline void inner_rows(i64 count, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
-    if (count == R) return inner_tile<T, R, S>(K, A, a, B, b, bias, C, c);
-    if constexpr (R > 1) inner_rows<T, R - 1, S>(count, K, A, a, B, b, bias, C, c);
+inline void inner_rows(i64 count, i64 K, Anywhere<T> A, const T* B, i64 b, const T* bias, T* C, i64 c) {
+    if (count == R) return inner_tile<T, R, S>(K, A, B, b, bias, C, c);
+    if constexpr (R > 1) inner_rows<T, R - 1, S>(count, K, A, B, b, bias, C, c);
 }
 
 template <typename T, int S>
-inline void inner_columns(i64 count, i64 M, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
+inline void inner_columns(i64 count, i64 M, i64 K, Anywhere<T> A, const T* B, i64 b, const T* bias, T* C, i64 c) {
     if (count == S)
         for (Pieces p(M, TILE); p.more(); p.next())
-            inner_rows<T, TILE, S>(p.size(), K, A + p.from * a, a, B, b, bias, C + p.from * c, c);
+            inner_rows<T, TILE, S>(p.size(), K, A.from(p.from), B, b, bias, C + p.from * c, c);
     else if constexpr (S > 1)
-        inner_columns<T, S - 1>(count, M, K, A, a, B, b, bias, C, c);
+        inner_columns<T, S - 1>(count, M, K, A, B, b, bias, C, c);
 }
 
 template <typename T>
-void inner(i64 M, i64 Nn, i64 K, const T* A, i64 a, const T* B, i64 b, const T* bias, T* C, i64 c) {
-    for (Pieces p(Nn, 3); p.more(); p.next())
-        inner_columns<T, 3>(p.size(), M, K, A, a, B + p.from * b, b, bias ? bias + p.from : nullptr, C + p.from, c);
+void inner(i64 M, i64 columns, i64 K, Anywhere<T> A, const T* B, i64 b, const T* bias, T* C, i64 c) {
+    for (Pieces p(columns, 3); p.more(); p.next())
+        inner_columns<T, 3>(p.size(), M, K, A, B + p.from * b, b, bias ? bias + p.from : nullptr, C + p.from, c);
 }
 
 // ------------------------------------------------------------------------------------------------------------ a chain
@@ -395,6 +413,7 @@ constexpr int DEPTH = 32;
 template <typename T>
 struct Memory {
     T* act[DEPTH + 1];     // [BLOCK][input of layer l], the last one the scores
+    const T* rows[DEPTH][BLOCK];  // where each sample's input of a linear layer is
     T* grad[DEPTH + 1];    // the same for gradients
     uint8_t* place[DEPTH]; // [BLOCK][cells][channels] where a window's largest pixel was
     T* forward[DEPTH];     // weights [kernel row][span][channels]
@@ -411,6 +430,7 @@ struct Memory {
             const Layer& l = layers[n];
             act[n] = arena.take<T>(BLOCK * l.input());
             grad[n] = arena.take<T>(BLOCK * l.input());
+            for (i64 b = 0; b < BLOCK; b++) rows[n][b] = act[n] + b * l.input();
             if (!l.convolves()) continue;
             const i64 channels = up(l.cout, N<T>), kernel = l.kernel_h * up(l.span(), N<T>);
             place[n] = arena.take<uint8_t>(BLOCK * l.cells() * channels);
@@ -471,8 +491,8 @@ struct Chain {
         const Layer& l = job.layers[0];
         const T* from = job.data + sample * job.size;
         T* to = at.act[0] + b * l.input();
-        if (!l.convolves()) {
-            std::memcpy(to, from, sizeof(T) * job.size);
+        if (!l.convolves()) {  // it is read where it lies
+            at.rows[0][b] = from;
             return;
         }
         for (i64 h = 0; h < l.height; h++)
@@ -558,7 +578,8 @@ struct Chain {
     void linear(i64 n, i64 count) {
         const Layer& l = job.layers[n];
         T* out = at.act[n + 1];
-        inner(count, l.cout, l.cin, at.act[n], l.cin, x + l.weight, l.cin, l.bias < 0 ? nullptr : x + l.bias, out, l.cout);
+        const T* bias = l.bias < 0 ? nullptr : x + l.bias;
+        inner(count, l.cout, l.cin, Anywhere<T>{at.rows[n]}, x + l.weight, l.cin, bias, out, l.cout);
         for (i64 i = 0; l.relu && i < count * l.cout; i++) out[i] = out[i] <= 0 ? T(0) : out[i];
     }
 
@@ -566,13 +587,13 @@ struct Chain {
         const Layer& l = job.layers[n];
         T* dout = at.grad[n + 1];
         for (i64 i = 0; l.relu && i < count * l.cout; i++) dout[i] = at.act[n + 1][i] <= 0 ? T(0) : dout[i];
-        outer(l.cout, l.cin, count, dout, l.cout, 1, at.act[n], l.cin, gradient + l.weight, l.cin, add);
+        outer(l.cout, l.cin, count, dout, l.cout, 1, Anywhere<T>{at.rows[n]}, gradient + l.weight, l.cin, add);
         for (i64 o = 0; l.bias >= 0 && o < l.cout; o++) {
             T s = add ? gradient[l.bias + o] : T(0);
             for (i64 b = 0; b < count; b++) s += dout[b * l.cout + o];
             gradient[l.bias + o] = s;
         }
-        if (n > 0) outer(count, l.cin, l.cout, dout, 1, l.cout, x + l.weight, l.cin, at.grad[n], l.cin, false);
+        if (n > 0) outer(count, l.cin, l.cout, dout, 1, l.cout, Even<T>{x + l.weight, l.cin}, at.grad[n], l.cin, false);
     }
 
     // Softmax and cross-entropy: adds to the value and leaves the gradient of the scores.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -56,10 +57,9 @@ class Chain:
 
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
         assert sample.rows is not None
-        models, batch = sample.rows.shape
-        offsets = torch.arange(models + 1) * batch
         out = self._arena.empty_like(x)
-        self._run(self._train, x, torch.arange(models), offsets, sample.rows, gradient=out)
+        models, offsets = _even(*sample.rows.shape)
+        self._run(self._train, x, models, offsets, sample.rows, gradient=out)
         return out
 
     def sums(self, x: Tensor, lanes: Sequence[Sequence[Chunk]]) -> tuple[Tensor, Tensor]:
@@ -118,3 +118,9 @@ class Chain:
 
         self._pool.each(drain, min(self._pool.threads, len(model)))
         return value, correct
+
+
+@functools.lru_cache(maxsize=8)
+def _even(models: int, batch: int) -> tuple[Tensor, Tensor]:
+    """Which model each task is for and where its rows begin, when every task is one mini-batch."""
+    return torch.arange(models), torch.arange(models + 1) * batch
