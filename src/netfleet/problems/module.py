@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ LOSSES: Registry[Loss] = Registry("loss")
 BatchNormPolicy = Literal["mixed", "local", "recalibrated"]
 _CHUNK = 512  # samples per forward pass of an evaluation
 _LANES = 8  # partial sums of a full gradient: fixed, so that the sum has one order
+_DRAWN = 1 << 20  # rows of mini-batches that are drawn ahead, at most
 _CALIBRATION = 2048  # samples that recalibrated BatchNorm statistics are made from
 
 
@@ -130,6 +131,8 @@ class ModuleProblem(Problem):
         one = self._probed.random or self.device.type != "cpu"
         self._pool = Pool(1 if one else min(self._threads, max(len(self.workers), _LANES)))
         self._path = self._choose()
+        self._drawn: _Drawn | None = None
+        self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
     def _choose(self) -> Path:
         """The rule of problems/path.py."""
@@ -185,16 +188,27 @@ class ModuleProblem(Problem):
     def sample(self, t: int, k: int) -> Sample:
         if self.batch == 0:
             return Sample(t, k, self.size)
+        if self._drawn is None or not self._drawn.has(t, k):
+            self._steps = max(self._steps, k)
+            most = max(_DRAWN // (len(self.workers) * self.batch), 1)
+            steps = np.arange(k, min(self._steps, k + most - 1) + 1)
+            self._drawn = _Drawn(t, k, torch.from_numpy(self._draw(t, steps)))
+        rows = self._drawn.rows[k - self._drawn.first]
+        return Sample(t, k, rows.numel(), rows)
+
+    def _draw(self, t: int, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows of all mini-batches of some steps of a round, `[steps, workers, batch]`."""
         if self.sampling == "replacement":
-            place = np.arange(self.batch)[None, :]
+            k, place = steps[:, None, None], np.arange(self.batch)
             local = randomness.integers(self._sizes, "batch", self.seed, self._ids, t, k, place)
         else:
-            draws = [randomness.generator("batch", self.seed, int(i), t, k) for i in self._ids[:, 0]]
-            local = np.stack(
-                [g.choice(int(n), self.batch, replace=False) for g, n in zip(draws, self._sizes[:, 0], strict=True)]
-            )
-        rows = self._rows[self._offsets + local]
-        return Sample(t, k, rows.size, torch.from_numpy(rows))
+            local = np.array([[self._distinct(i, t, int(k)) for i in range(len(self.workers))] for k in steps])
+        rows: npt.NDArray[np.int64] = self._rows[self._offsets + local]
+        return rows
+
+    def _distinct(self, i: int, t: int, k: int) -> npt.NDArray[np.int64]:
+        draw = randomness.generator("batch", self.seed, self.workers[i], t, k)
+        return draw.choice(len(self.parts[self.workers[i]]), self.batch, replace=False)
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         if sample.rows is None:
@@ -262,6 +276,17 @@ class ModuleProblem(Problem):
             rows = torch.tensor(thin(pool, _CALIBRATION))
             chunks.append(rows[self._shuffled(len(rows))].tensor_split(-(-len(rows) // _CHUNK)))
         return self._path.recalibrated(x, self._buffer_start, chunks)
+
+
+class _Drawn(NamedTuple):
+    """Mini-batches of one round that were drawn ahead."""
+
+    t: int
+    first: int
+    rows: Tensor  # [steps, workers, batch]
+
+    def has(self, t: int, k: int) -> bool:
+        return t == self.t and 0 <= k - self.first < len(self.rows)
 
 
 def _uninitialised(model: nn.Module) -> None:

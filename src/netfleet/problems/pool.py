@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
 
 import torch
 
@@ -15,11 +18,10 @@ class Pool:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._executor = (
-            ThreadPoolExecutor(threads - 1, "netfleet", initializer=lambda: torch.set_num_threads(1))
-            if threads > 1
-            else None
-        )
+        self._inboxes: list[_Queue] = [SimpleQueue() for _ in range(threads - 1)]
+        for slot, inbox in enumerate(self._inboxes, start=1):
+            threading.Thread(target=_work, args=(slot, inbox), name=f"netfleet-{slot}", daemon=True).start()
+        weakref.finalize(self, _dismiss, self._inboxes)
 
     def each(self, task: Callable[[int, int], None], count: int) -> None:
         """Run `task(slot, i)` for every i below `count`; an exception in a task is raised here."""
@@ -29,16 +31,36 @@ class Pool:
             for i in tasks:  # taking the next number is atomic under the interpreter lock
                 task(slot, i)
 
-        helpers = (
-            [self._executor.submit(drain, slot) for slot in range(1, min(self.threads, count))]
-            if self._executor
-            else []
-        )
+        helpers, outbox = self._inboxes[: max(count - 1, 0)], SimpleQueue[BaseException | None]()
+        for inbox in helpers:
+            inbox.put((drain, outbox))
         try:
             drain(0)
         finally:
-            for helper in helpers:
-                helper.result()
+            errors = [outbox.get() for _ in helpers]
+        for error in errors:
+            if error is not None:
+                raise error
+
+
+_Queue = SimpleQueue[Any]
+
+
+def _work(slot: int, inbox: _Queue) -> None:
+    torch.set_num_threads(1)
+    while (order := inbox.get()) is not None:
+        drain, outbox = order
+        try:
+            drain(slot)
+            outbox.put(None)
+        except BaseException as error:
+            outbox.put(error)
+        del order, drain, outbox  # or they would keep the task's tensors until the next one
+
+
+def _dismiss(inboxes: list[_Queue]) -> None:
+    for inbox in inboxes:
+        inbox.put(None)
 
 
 def available_threads() -> int:
