@@ -604,15 +604,16 @@ struct Chain {
             T* d = at.grad[job.depth] + b * classes;
             const i64 label = job.labels[rows[b]];
             const T weight = weights ? weights[b] : even;
-            i64 best = 0;
-            for (i64 c = 1; c < classes; c++)
-                if (s[c] > s[best] || (s[c] != s[c] && s[best] == s[best])) best = c;
-            T total = 0;
-            for (i64 c = 0; c < classes; c++) total += d[c] = std::exp(s[c] - s[best]);
-            value += weight * (std::log(total) - (s[label] - s[best]));
-            for (i64 c = 0; c < classes; c++) d[c] *= weight / total;
+            T top = s[0], total = 0;
+            for (i64 c = 1; c < classes; c++) top = s[c] > top ? s[c] : top;
+            for (i64 c = 0; c < classes; c++) total += d[c] = std::exp(s[c] - top);
+            value += weight * (std::log(total) - (s[label] - top));
+            const T scale = weight / total;
+            for (i64 c = 0; c < classes; c++) d[c] *= scale;
             d[label] -= weight;
-            correct += best == label;
+            i64 first = 0;  // of the largest scores
+            while (first < classes && s[first] != top) first++;
+            correct += first == label;
         }
     }
 

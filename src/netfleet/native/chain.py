@@ -54,6 +54,7 @@ class Chain:
         self._call = getattr(library, f"run_{dtype}")
         size = getattr(library, f"scratch_{dtype}")(self._layers.data_ptr(), len(layers))
         self._scratch = [torch.empty(size + _ALIGNMENT, dtype=torch.uint8) for _ in range(pool.threads)]
+        self._aligned = [at + -at % _ALIGNMENT for at in (scratch.data_ptr() for scratch in self._scratch)]
 
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
         assert sample.rows is not None
@@ -90,33 +91,31 @@ class Chain:
         gradient: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The loss (weighted, or the mean) and the number of right answers of every task, and the gradients."""
-        x, rows = x.contiguous(), rows.contiguous()
-        value, correct = torch.empty(len(model), dtype=x.dtype), torch.empty(len(model), dtype=torch.int64)
-        counter = torch.zeros(1, dtype=torch.int64)
+        x, rows, tasks, counter = x.contiguous(), rows.contiguous(), model.numel(), ctypes.c_int64(0)
+        value, correct = torch.empty(tasks, dtype=x.dtype), torch.empty(tasks, dtype=torch.int64)
         job = _Job(
             layers=self._layers.data_ptr(),
-            depth=len(self._layers),
-            tasks=len(model),
+            depth=self._layers.shape[0],
+            tasks=tasks,
             model=model.data_ptr(),
             offset=offsets.data_ptr(),
             x=x.data_ptr(),
             d=x.shape[-1],
             data=data.storage.data_ptr(),
-            size=data.storage[0].numel(),
+            size=data.size,
             labels=data.labels.data_ptr(),
             rows=rows.data_ptr(),
             weights=None if weights is None else weights.data_ptr(),
             gradient=None if gradient is None else gradient.data_ptr(),
             value=value.data_ptr(),
             correct=correct.data_ptr(),
-            next=counter.data_ptr(),
+            next=ctypes.addressof(counter),
         )
 
         def drain(slot: int, _: int) -> None:
-            at = self._scratch[slot].data_ptr()
-            self._call(ctypes.byref(job), at + -at % _ALIGNMENT)
+            self._call(ctypes.byref(job), self._aligned[slot])
 
-        self._pool.each(drain, min(self._pool.threads, len(model)))
+        self._pool.each(drain, min(self._pool.threads, tasks))
         return value, correct
 
 

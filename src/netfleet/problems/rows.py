@@ -27,6 +27,8 @@ class Rows:
         #: `[samples, …]` in one piece, images as `[height, width, channels]` if the channels are last.
         self.storage, self.labels = Arena().empty_like(inputs).copy_(inputs), targets.to(device).contiguous()
 
+        self.size = self.storage[0].numel()  # numbers per sample
+
     def inputs(self, rows: Tensor) -> Tensor:
         """Inputs of the rows `[…]`, as `[…, channels, height, width]` for images."""
         taken = self.storage[rows]
