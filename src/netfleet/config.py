@@ -41,7 +41,7 @@ class Evaluation:
     test_samples: int = 0
     worker_test_samples: int = 1000
     gradient: bool = True
-    gradient_samples: int = 0
+    gradient_samples: int = 10_000
 
     def __post_init__(self) -> None:
         _at_least("evaluation.every", self.every, 1)

@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -41,6 +42,8 @@ def library() -> ctypes.CDLL | None:
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
+            if sys.stderr.isatty():
+                print("netfleet: compiling the native library, once on this machine …", file=sys.stderr)
             compile_to(path, compiler)
         return _declared(ctypes.CDLL(str(path)))
     except (OSError, subprocess.SubprocessError) as error:
