@@ -56,6 +56,11 @@ def test_the_reference_page_is_current() -> None:
     assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == made, "run python docs/make_reference.py"
 
 
+def test_the_tables_of_results_are_those_that_were_measured() -> None:
+    for path, made in runpy.run_path(str(ROOT / "docs" / "make_performance.py"))["pages"]().items():
+        assert path.read_text(encoding="utf-8") == made, "run python docs/make_performance.py"
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
     for page in pages:

@@ -84,7 +84,7 @@ def _compare(report: Report, pythons: dict[str, str], job: Path, case: list[str]
         if trials:
             arguments[name] = [str(job), *case, "--threads", str(min(trials, key=trials.__getitem__))]
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in ["ours", *arguments]}
-    rounds = ["--rounds", "2" if quick else "5"]
+    rounds = ["--rounds", "2" if quick or case[1] == "cnn" else "10"]
     for _ in range(1 if quick else 3):
         turns["ours"].append(_execute(sys.executable, "ours", [str(job), *case, *rounds]))
         for name, options in arguments.items():

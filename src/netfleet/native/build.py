@@ -74,8 +74,9 @@ def compile_to(path: Path, compiler: str) -> None:
 
 def _fingerprint(compiler: str) -> str:
     """A library is good for one source, one compiler and one kind of processor."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=60).stdout
-    parts = [SOURCE.read_text(encoding="utf-8"), version, " ".join(_FLAGS), platform.machine(), _processor()]
+    stat = os.stat(os.path.realpath(compiler))
+    identity = f"{os.path.realpath(compiler)} {stat.st_size} {stat.st_mtime_ns}"
+    parts = [SOURCE.read_text(encoding="utf-8"), identity, " ".join(_FLAGS), platform.machine(), _processor()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
