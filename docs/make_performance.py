@@ -1,6 +1,6 @@
 """Puts the newest committed results into the pages that show them: python docs/make_performance.py
 
-Between `<!-- NAME -->` and `<!-- end -->` stands the table `benchmarks/results/DATE/NAME.md`: no number is typed by hand.
+Between `<!-- NAME -->` and `<!-- end -->` stands the table `benchmarks/results/DATE/NAME.md`: no number is typed.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def run(quick: bool) -> Report:
         "native path does fewer: behind max-pooling and ReLU it visits only the pixels that have a gradient.",
         "PyTorch's gradients are the looped path on the same threads: channels last, pooling before ReLU.",
         f"Where PyTorch's time for the CNN goes (one thread): {_profile(data)}.",
-        f"Of the native gradient of the CNN the forward pass takes {_forward(data, repeats):.0%}: the dense part, which "
-        "no zeros shorten.",
+        f"Of the native gradient of the CNN the forward pass takes {_forward(data, repeats):.0%}: the dense part, "
+        "which no zeros shorten.",
     ]
     return report
 

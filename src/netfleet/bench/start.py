@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 
-from netfleet.bench.measure import Report, Spread, alternating
+from netfleet.bench.measure import Report, Spread, alternating, ratio
+
+
+ONE_ROUND = "import netfleet as nf; nf.simulate(nf.NetFleet(), topology='erdos-renyi', workers=20, rounds=1)"
+COMPILE = "from netfleet.native.build import library; library()"
 
 
 def run(quick: bool) -> Report:
     """Each a process of its own."""
     report = Report("start", "Start-up", ("what", "seconds", "÷ importing torch"))
-    first = "netfleet.demo, one round of one method"
     with tempfile.TemporaryDirectory() as folder:
-        cold = {**os.environ, "XDG_CACHE_HOME": folder}
-        one = ["--set", "rounds=1", "--set", "seeds=[0]", "--out", f"{folder}/run", "--overwrite"]
+        demo = ["run", "--set", "rounds=1", "--set", "seeds=[0]", "--out", f"{folder}/run", "--overwrite"]
         commands = {
-            "python -c 'import torch'": ([sys.executable, "-c", "import torch"], None),
-            "netfleet --help": ([sys.executable, "-m", "netfleet", "--help"], None),
-            f"{first}, with report": ([sys.executable, "-m", "netfleet", "run", *one], None),
+            "python -c 'import torch'": ["-c", "import torch"],
+            "netfleet --help": ["-m", "netfleet", "--help"],
+            "the demo's problem and its first round, in Python": ["-c", ONE_ROUND],
+            "the demo cut to one round of its four methods, with plots and report": ["-m", "netfleet", *demo],
         }
-        runs = [
-            lambda c=c, e=e: subprocess.run(c, env=e, check=True, capture_output=True) for c, e in commands.values()
-        ]
+        runs = [functools.partial(_run, command, os.environ) for command in commands.values()]
         times = alternating(runs, 2 if quick else 5)
         for name, taken in zip(commands, times, strict=True):
-            relative = Spread.of([a / b for a, b in zip(taken, times[0], strict=True)])
-            report.add(name, Spread.of(taken), relative)
-        compiling = [sys.executable, "-c", "from netfleet.native.build import library; library()"]
-        taken = alternating([lambda: subprocess.run(compiling, env=_emptied(cold), check=True)], 2 if quick else 3)[0]
+            report.add(name, Spread.of(taken), ratio(taken, times[0]))
+        taken = alternating([lambda: _run(["-c", COMPILE], _without_cache(folder))], 2 if quick else 3)[0]
         report.add("compiling the native library, once per machine", Spread.of(taken), "")
     return report
 
 
-def _emptied(environment: dict[str, str]) -> dict[str, str]:
-    """The environment with a cache folder that nothing was compiled into yet."""
-    return {**environment, "XDG_CACHE_HOME": tempfile.mkdtemp(dir=environment["XDG_CACHE_HOME"])}
+def _run(command: list[str], environment: Mapping[str, str]) -> None:
+    subprocess.run([sys.executable, *command], env=environment, check=True, capture_output=True)
+
+
+def _without_cache(folder: str) -> dict[str, str]:
+    """An environment in which nothing was compiled yet."""
+    return {**os.environ, "XDG_CACHE_HOME": tempfile.mkdtemp(dir=folder)}
