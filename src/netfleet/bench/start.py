@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from netfleet.bench.measure import Report, Spread, alternating, ratio
 
-
 ONE_ROUND = "import netfleet as nf; nf.simulate(nf.NetFleet(), topology='erdos-renyi', workers=20, rounds=1)"
 COMPILE = "from netfleet.native.build import library; library()"
 

@@ -23,6 +23,7 @@ from netfleet.data.files import cache_folder
 SOURCE = Path(__file__).with_name("chain.cpp")
 #: Tried in this order: compilers differ in how they spell "for this very processor".
 _TARGETS: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]
+_SCALARS = {"float32": "float", "float64": "double"}
 _FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC"]
 
 
@@ -31,20 +32,20 @@ class NativeWarning(UserWarning):
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled library, or None (with one warning) where it cannot be made."""
+def library(dtype: str = "float32") -> ctypes.CDLL | None:
+    """The compiled library for a type of number, or None (with one warning) where it cannot be made."""
     compiler = find_compiler()
     if compiler is None:
         _warn("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
         return None
     folder = cache_folder() / "native"
-    path = folder / f"chain-{_fingerprint(compiler)}.so"
+    path = folder / f"chain-{dtype}-{_fingerprint(compiler)}.so"
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             if sys.stderr.isatty():
                 print("netfleet: compiling the native library, once on this machine …", file=sys.stderr)
-            compile_to(path, compiler)
+            compile_to(path, compiler, _SCALARS[dtype])
         return _declared(ctypes.CDLL(str(path)))
     except (OSError, subprocess.SubprocessError) as error:
         _warn(f"{SOURCE.name} could not be compiled and loaded: {_reason(error)}")
@@ -59,12 +60,12 @@ def find_compiler() -> str | None:
     return None
 
 
-def compile_to(path: Path, compiler: str) -> None:
+def compile_to(path: Path, compiler: str, scalar: str) -> None:
     """Compile beside the path and rename, so that another process never sees half a library."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         for target in _TARGETS:
-            command = [compiler, *_FLAGS, *target, str(SOURCE), "-o", str(made)]
+            command = [compiler, *_FLAGS, *target, f"-DSCALAR={scalar}", str(SOURCE), "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             if done.returncode == 0:
                 os.replace(made, path)
@@ -89,10 +90,8 @@ def _processor() -> str:
 
 
 def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
-    for dtype in ("float32", "float64"):
-        scratch, run = getattr(found, f"scratch_{dtype}"), getattr(found, f"run_{dtype}")
-        scratch.restype, scratch.argtypes = ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64]
-        run.restype, run.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
+    found.scratch.restype, found.scratch.argtypes = ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64]
+    found.run.restype, found.run.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
     return found
 
 

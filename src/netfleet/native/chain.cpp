@@ -14,6 +14,10 @@
 #include <cstring>
 #include <type_traits>
 
+#ifndef SCALAR  // float or double: one library each, since compiling takes seconds
+#define SCALAR float
+#endif
+
 namespace {
 
 using i64 = int64_t;
@@ -685,8 +689,6 @@ void run(const Job<T>* job, char* memory) {
 }  // namespace
 
 extern "C" {
-int64_t scratch_float32(const Layer* layers, int64_t depth) { return scratch<float>(layers, depth); }
-int64_t scratch_float64(const Layer* layers, int64_t depth) { return scratch<double>(layers, depth); }
-void run_float32(const Job<float>* job, char* memory) { run(job, memory); }
-void run_float64(const Job<double>* job, char* memory) { run(job, memory); }
+int64_t scratch(const Layer* layers, int64_t depth) { return scratch<SCALAR>(layers, depth); }
+void run(const Job<SCALAR>* job, char* memory) { run<SCALAR>(job, memory); }
 }

@@ -50,9 +50,8 @@ class Chain:
     def __init__(self, library: ctypes.CDLL, layers: list[Layer], train: Rows, test: Rows, pool: Pool) -> None:
         self._train, self._test, self._pool = train, test, pool
         self._layers, self._arena = as_array(layers), Arena()
-        dtype = str(train.dtype).removeprefix("torch.")
-        self._call = getattr(library, f"run_{dtype}")
-        size = getattr(library, f"scratch_{dtype}")(self._layers.data_ptr(), len(layers))
+        self._call = library.run
+        size = library.scratch(self._layers.data_ptr(), len(layers))
         self._scratch = [torch.empty(size + _ALIGNMENT, dtype=torch.uint8) for _ in range(pool.threads)]
         self._aligned = [at + -at % _ALIGNMENT for at in (scratch.data_ptr() for scratch in self._scratch)]
 

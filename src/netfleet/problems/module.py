@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -107,7 +108,7 @@ class ModuleProblem(Problem):
         """The model's layers if it takes the native path."""
         plain = self.device.type == "cpu" and self.loss is _cross_entropy and self.gradients in ("auto", "native")
         layers = recognise(self.model, tuple(self.data.train_x.shape[1:])) if plain else None
-        if layers is not None and library() is not None:
+        if layers is not None and self._library() is not None:
             return layers
         if self.gradients == "native":
             raise ConfigError(
@@ -115,6 +116,9 @@ class ModuleProblem(Problem):
                 '(with ReLU and max-pooling) and linear layers, and a C++ compiler; use gradients = "auto"'
             )
         return None
+
+    def _library(self) -> ctypes.CDLL | None:
+        return library(str(self.dtype).removeprefix("torch."))
 
     def _host(self) -> None:
         """Set up what depends on which workers are hosted here."""
@@ -137,7 +141,7 @@ class ModuleProblem(Problem):
     def _choose(self) -> Path:
         """The rule of problems/path.py."""
         if self._layers is not None:
-            native = library()
+            native = self._library()
             assert native is not None
             return Chain(native, self._layers, self._train, self._test, self._pool)
         forced = self.gradients == "stacked"

@@ -27,7 +27,7 @@ from netfleet.problems.pool import Pool
 from netfleet.problems.replica import Loss, Probe
 from netfleet.problems.rows import Rows, share
 
-#: Up to so many threads the looped path uses threads: a tenth of a step may hold the lock (netfleet bench cores).
+#: Up to so many threads the looped path uses threads: a seventh of a step may hold the lock (netfleet bench cores).
 MOST_THREADS = 8
 
 
