@@ -9,6 +9,16 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+NAMES = {
+    "plain": "a plain PyTorch loop",
+    "gossipy_dfl": "GossipPy",
+    "pfl_research": "pfl",
+    "fluke_fedavg": "fluke",
+    "fedjax_fedavg": "FedJAX",
+    "flower": "Flower",
+    "decent": "decent-bench, LED",
+    "decent, K-GT": "decent-bench, K-GT",
+}
 PARTS = ("peers", "limit", "paths", "growth", "evaluation", "cores", "start")
 
 
@@ -43,7 +53,8 @@ def speed(text: str) -> str:
         "| seconds per round ÷ ours | the paper's CNN | the same, tuned by hand | softmax regression |",
         "|---|---|---|---|",
     ]
-    lines += [f"| {name} | {' | '.join(ratios.get(case, '–') for case in cases)} |" for name, ratios in found.items()]
+    for name, ratios in sorted(found.items(), key=lambda item: list(NAMES).index(item[0])):
+        lines.append(f"| {NAMES[name]} | {' | '.join(ratios.get(case, '–') for case in cases)} |")
     made = "<!-- speed -->\n" + "\n".join(lines) + "\n<!-- end -->"
     return re.sub(r"<!-- speed -->.*?<!-- end -->", lambda _: made, text, flags=re.DOTALL)
 
