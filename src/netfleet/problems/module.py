@@ -155,7 +155,7 @@ class ModuleProblem(Problem):
         parts = (self.model, self.loss, self._probed, self._train, self._test, self._pool, self.seed, self.workers)
         if forced or (stacks and len(self.workers) > 1 and self.gradients == "auto"):
             return Stacked(*parts)
-        return Processes(*parts, self._threads) if self._spreads() else Looped(*parts)
+        return Processes(*parts, processes=self._threads) if self._spreads() else Looped(*parts)
 
     def _spreads(self) -> bool:
         """Whether the looped path goes to other processes."""

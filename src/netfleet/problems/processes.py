@@ -11,7 +11,6 @@ import pickle
 import signal
 import traceback
 import weakref
-from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,8 +23,8 @@ from netfleet.memory import Arena
 from netfleet.problems.base import Sample
 from netfleet.problems.looped import Looped
 from netfleet.problems.pool import Pool
-from netfleet.problems.replica import Loss, Probe
-from netfleet.problems.rows import Rows, share
+from netfleet.problems.replica import Loss
+from netfleet.problems.rows import share
 
 #: Up to so many threads the looped path uses threads: a seventh of a step may hold the lock (netfleet bench cores).
 MOST_THREADS = 8
@@ -48,19 +47,9 @@ class Processes(Looped):
 
     name = "processes"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        probed: Probe,
-        train: Rows,
-        test: Rows,
-        pool: Pool,
-        seed: int,
-        workers: Sequence[int],
-        processes: int,
-    ) -> None:
-        super().__init__(model, loss, probed, train, test, pool, seed, workers)
+    def __init__(self, *parts: Any, processes: int) -> None:
+        super().__init__(*parts)
+        model, loss, probed, train, test, _, seed, workers = parts
         self._recipe = (model, loss, probed, train.shared(), test.shared(), seed, tuple(workers))
         self._count = min(processes, len(workers))
         self._crew: _Crew | None = None
