@@ -150,6 +150,23 @@ class Skipping(nn.Module):
         return self.b(x)  # type: ignore[no-any-return]
 
 
+def shared_bias() -> nn.Module:
+    model = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
+    model[2].bias = model[0].bias
+    return model
+
+
+class Overlapping(nn.Module):
+    """Options of the pooling as positions, not as keywords: a dilation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Conv2d(2, 4, 2), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.flatten(F.max_pool2d(self.first(x), 2, 2, 0, 3), 1))  # type: ignore[no-any-return]
+
+
 def frozen() -> nn.Module:
     model = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 5))
     model[0].weight.requires_grad_(False)
@@ -177,6 +194,8 @@ def hooked() -> nn.Module:
         (nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(2, ceil_mode=True), nn.Flatten(), nn.Linear(16, 5)), (2, 5, 5)),
         (nn.Sequential(nn.Conv2d(2, 4, 2), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 5)), (2, 5, 5)),
         (Twice(), (5,)),
+        (shared_bias(), (5,)),
+        (Overlapping(), (2, 5, 5)),
         (OnlyInTraining(), (5,)),
         (Skipping(), (5,)),
         (frozen(), (5,)),

@@ -14,14 +14,14 @@ def run(quick: bool) -> Report:
     )
     f = setting.problem("cnn")
     x, default = f.start().repeat(f.m, 1), Evaluation()
-    workers = default.worker_test_samples
+    workers, some = default.worker_test_samples, default.gradient_samples
     metrics = {
         "accuracy of x̄ on 10,000 test images": lambda: f.evaluate(x[:1]),
         f"accuracy of the 50 workers' models on {workers} each": lambda: f.evaluate(
             x, workers=f.workers, limit=workers
         ),
         "f and ∇f at x̄ on all 60,000 training images": lambda: f.objective(x[0]),
-        "f and ∇f at x̄ on 5,000 of them (gradient_samples)": lambda: f.objective(x[0], 5000),
+        f"f and ∇f at x̄ on {some:,} of them (the default)": lambda: f.objective(x[0], some),
     }
     one, *times = alternating([setting.rounds(f, setting.network()), *metrics.values()], 3 if quick else 9)
     for name, taken in zip(metrics, times, strict=True):

@@ -61,8 +61,6 @@ def run(quick: bool) -> Report:
 
 def measure(model: str, size: int) -> dict[str, float]:
     """One size: λ of the graph, the median round, the memory beyond that of the data and the libraries."""
-    import torch
-
     from netfleet.models import MODELS
     from netfleet.topology import make_topology
 
@@ -77,7 +75,6 @@ def measure(model: str, size: int) -> dict[str, float]:
     before = _peak_bytes(reset=True)
     go = setting.rounds(f, topology, steps=1)
     times = [seconds(go) for _ in range(8)][2:]
-    torch.set_num_threads(1)
     memory = _peak_bytes() - before
     return {"m": m, "d": f.d, "round": statistics.median(times), "memory": memory, "lambda": spectrum}
 

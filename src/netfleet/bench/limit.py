@@ -79,14 +79,9 @@ def _flops(f: ModuleProblem) -> float:
     layers = recognise(f.model, tuple(f.data.train_x.shape[1:])) or []
     total = 0.0
     for n, layer in enumerate(layers):
-        area = layer.kernel_h * layer.kernel_w * _pixels(layer.height, layer.pad_h, layer.kernel_h, layer.stride)
-        area *= _pixels(layer.width, layer.pad_w, layer.kernel_w, layer.stride)
+        area = layer.kernel_h * layer.kernel_w * layer.rows * layer.columns
         total += 2.0 * f.batch * layer.cin * layer.cout * (area or 1) * (3 if n else 2)
     return total
-
-
-def _pixels(side: int, pad: int, kernel: int, stride: int) -> int:
-    return (side + 2 * pad - kernel) // stride + 1
 
 
 def _forward(data: Dataset, repeats: int) -> float:

@@ -34,7 +34,7 @@ constexpr int BYTES = 16, REGISTERS = 32;
 constexpr int BYTES = 16, REGISTERS = 16;
 #endif
 
-constexpr int TILE = REGISTERS > 16 ? 4 : 4;  // rows of a tile of 3 columns whose sums and factors fit the registers
+constexpr int TILE = 4;  // rows of a tile of 3 columns whose sums and factors fit the registers
 
 template <typename T>
 struct Simd {
@@ -104,7 +104,7 @@ struct Pieces {
     void end() { to = length * (at + 1) / (count ? count : 1); }
 };
 
-// One layer, as native/chain.py writes it. A linear layer has kernel = 0, cin inputs and cout outputs.
+// One layer, as native/layers.py writes it. A linear layer has kernel = 0, cin inputs and cout outputs.
 struct Layer {
     i64 kernel_h, kernel_w, cin, height, width, cout, stride, pad_h, pad_w, pool, relu, weight, bias;
 
@@ -300,7 +300,6 @@ struct Even {
     const T* first;
     i64 apart;
     const T* operator[](i64 row) const { return first + row * apart; }
-    Even from(i64 row) const { return {first + row * apart, apart}; }
 };
 template <typename T>
 struct Anywhere {

@@ -22,6 +22,7 @@ LARGEST_MATRIX = 1 << 19
 #: Numbers that all layers' inputs may have per sample: a thread keeps those of 32 samples, and their gradients.
 MOST_ACTIVATIONS = 1 << 18
 MOST_LAYERS = 32
+_POOL_ARGUMENTS = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,16 @@ class Layer:
     def inputs(self) -> int:
         """Numbers that one sample brings to this layer, the border included."""
         return self.cin * (self.height + 2 * self.pad_h) * (self.width + 2 * self.pad_w)
+
+    @property
+    def rows(self) -> int:
+        """Height of a convolution's output before pooling."""
+        return (self.height + 2 * self.pad_h - self.kernel_h) // self.stride + 1
+
+    @property
+    def columns(self) -> int:
+        """Width of a convolution's output before pooling."""
+        return (self.width + 2 * self.pad_w - self.kernel_w) // self.stride + 1
 
 
 class _NotAChain(Exception):
@@ -143,9 +154,9 @@ class _Reader:
         if node.target in (F.relu, torch.relu, "relu", "relu_"):
             return "relu", {}
         if node.target is F.max_pool2d:
-            return "max_pool2d", dict(zip(("kernel_size", "stride", "padding"), rest, strict=False)) | node.kwargs
+            return "max_pool2d", dict(zip(_POOL_ARGUMENTS, rest, strict=False)) | node.kwargs
         if node.target in (torch.flatten, "flatten"):
-            self._require(rest == (1,) or node.kwargs == {"start_dim": 1})
+            self._require((rest, node.kwargs) in (((1,), {}), ((), {"start_dim": 1})))
             return "flatten", {}
         if node.target in ("view", "reshape"):
             self._require(self._flattens(rest))
@@ -185,8 +196,7 @@ class _Reader:
         weight, bias = self._offsets(module)
         layer = (kernel_h, kernel_w, channels, height, width, module.out_channels, stride, pad_h, pad_w)
         self.done.append(Layer(*layer, pool=1, relu=0, weight=weight, bias=bias))
-        rows, columns = (height + 2 * pad_h - kernel_h) // stride + 1, (width + 2 * pad_w - kernel_w) // stride + 1
-        self.shape = (module.out_channels, rows, columns)
+        self.shape = (module.out_channels, self.done[-1].rows, self.done[-1].columns)
         self._require(min(self.shape) > 0)
 
     def _linear(self, module: nn.Linear) -> None:
@@ -201,7 +211,8 @@ class _Reader:
         """Where weight and bias lie; a parameter that is used twice is not for a chain."""
         self._require(id(module.weight) in self.offsets)
         weight = self.offsets.pop(id(module.weight))
-        return weight, -1 if module.bias is None else self.offsets.pop(id(module.bias), -1)
+        self._require(module.bias is None or id(module.bias) in self.offsets)
+        return weight, -1 if module.bias is None else self.offsets.pop(id(module.bias))
 
     def _require(self, condition: bool) -> None:
         if not condition:

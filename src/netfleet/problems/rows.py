@@ -26,7 +26,6 @@ class Rows:
             inputs = inputs.permute(0, 2, 3, 1)
         #: `[samples, …]` in one piece, images as `[height, width, channels]` if the channels are last.
         self.storage, self.labels = Arena().empty_like(inputs).copy_(inputs), targets.to(device).contiguous()
-
         self.size = self.storage[0].numel()  # numbers per sample
 
     def inputs(self, rows: Tensor) -> Tensor:
