@@ -198,7 +198,7 @@ def test_broken_toml_and_a_missing_file(folder: Path) -> None:
     (folder / "broken.toml").write_text("rounds = \n")
     with pytest.raises(ConfigError, match=r"broken.toml is not valid TOML: .*line 1"):
         load_experiment("broken.toml")
-    with pytest.raises(ConfigError, match=r"cannot read the experiment file 'absent\.toml'"):
+    with pytest.raises(ConfigError, match=r"cannot read 'absent\.toml'"):
         load_experiment("absent.toml")
 
 

@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_topology(commands)
     _add_algorithms(commands)
     _add_bench(commands)
+    _add_reproduce(commands)
     return parser
 
 
@@ -118,6 +119,40 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="where the tables go, in a folder with today's date (default: benchmarks/results)",
     )
     bench.set_defaults(command=_bench)
+
+
+def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    reproduce = commands.add_parser("reproduce", help="run and draw the paper's figures and judge its claims")
+    reproduce.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help='a figure ("fig3"), a panel ("fig3b") or "all"; without, a list of them',
+    )
+    reproduce.add_argument(
+        "--scale",
+        choices=("full", "half", "quick"),
+        default="full",
+        help="all rounds (default), the first half of them, or the first twentieth",
+    )
+    reproduce.add_argument("--rounds", type=int, metavar="N", help="the first N rounds, instead of a scale")
+    reproduce.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N - 1 (default: those of the file)")
+    reproduce.add_argument("--draw", action="store_true", help="only draw and judge what is there; run nothing")
+    reproduce.add_argument(
+        "--verify", type=int, metavar="N", help="run N rounds of each stored run again and compare; write nothing"
+    )
+    reproduce.add_argument(
+        "--from", dest="source", type=Path, default=Path("reproduce"), metavar="DIR", help="the configs (reproduce)"
+    )
+    reproduce.add_argument(
+        "--out", type=Path, metavar="DIR", help="results and figures (the configs' folder; below --work if scaled)"
+    )
+    reproduce.add_argument(
+        "--work", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="unfinished runs (runs/reproduce)"
+    )
+    reproduce.add_argument("--device", help='"cpu", "cuda", "cuda:1", …')
+    reproduce.add_argument("--threads", type=int, metavar="N", help="cores to use (default: all)")
+    reproduce.set_defaults(command=_reproduce)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -234,6 +269,30 @@ def _bench(options: argparse.Namespace) -> int:
         print("\n".join(f"{name:12} {what}" for name, what in PARTS.items()))
         return 0
     run_parts(options.parts, options.out, options.quick)
+    return 0
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    _make_importable(None)
+    from netfleet.reproduce import command
+
+    console = Console()
+    if not options.names:
+        command.overview(options.source, console)
+        return 0
+    engine = {key: v for key in ("device", "threads") if (v := getattr(options, key)) is not None}
+    scale, rounds, seeds = options.scale, options.rounds, options.seeds
+    panels = command.selected(options.source, options.names, scale, rounds, seeds, **engine)
+    where = command.places(options.source, scale, rounds, seeds, options.out, options.work)
+    if options.verify is not None:
+        return 0 if command.verify(panels, where, options.verify, console) else 1
+    try:
+        command.reproduce(panels, where, console, run=not options.draw)
+    except KeyboardInterrupt:
+        print(f"netfleet: interrupted; the same command goes on from what is in {where.work}", file=sys.stderr)
+        return 130
     return 0
 
 

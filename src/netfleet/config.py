@@ -35,9 +35,14 @@ GIVEN = ("workers", "seed", "dtype", "device", "threads", "gradients", "inputs",
 
 @dataclass(frozen=True)
 class Evaluation:
-    """When and how much is measured; limits are numbers of samples, 0 means all."""
+    """When and how much is measured; limits are numbers of samples, 0 means all.
+
+    The workers' own models and f, ∇f cost most of an evaluation: with `full_every`, a multiple of `every`, only every
+    so many rounds (and the first and last) have them, and the others only what x̄ tells.
+    """
 
     every: int = 10
+    full_every: int = 0
     test_samples: int = 0
     worker_test_samples: int = 1000
     gradient: bool = True
@@ -45,8 +50,17 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         _at_least("evaluation.every", self.every, 1)
-        for name in ("test_samples", "worker_test_samples", "gradient_samples"):
+        for name in ("full_every", "test_samples", "worker_test_samples", "gradient_samples"):
             _at_least(f"evaluation.{name}", getattr(self, name), 0)
+        if self.full_every % self.every:
+            raise ConfigError(
+                f"evaluation.full_every must be a multiple of evaluation.every = {self.every}, got {self.full_every}; "
+                f"try {max(self.full_every // self.every, 1) * self.every}, or 0 to measure all every time"
+            )
+
+    def full(self, t: int, rounds: int) -> bool:
+        """Whether the evaluation after t of the rounds measures all."""
+        return self.full_every == 0 or t % self.full_every == 0 or t == rounds
 
 
 @dataclass(frozen=True)
@@ -262,7 +276,12 @@ def _read(path: str | Path | None) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the experiment file {str(path)!r}: {error}") from None
+        raise ConfigError(f"cannot read {str(path)!r}: {error}") from None
+
+
+def read_toml(path: Path) -> Table:
+    """A TOML file as it is written."""
+    return _parse(_read(path), str(path))
 
 
 def _parse(text: str, where: str) -> Table:

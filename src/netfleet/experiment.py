@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -89,24 +89,28 @@ def run_experiment(
     histories = []
     for run in runs:
         folder = None if out is None else out / run.folder
-        history, start = _open(run, folder, resume, experiment.engine.device)
-        if start is None or history.rounds < experiment.rounds or not history.records:
-            _execute(experiment, run, setting(run.seed), history, start, display or Quiet())
-        histories.append(history)
+        label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
+        make = functools.partial(setting, run.seed)
+        histories.append(run_one(experiment, run, make, folder, display or Quiet(), resume=resume, label=label))
     return histories
 
 
-def _execute(
+def run_one(
     experiment: Experiment,
     run: RunConfig,
-    setting: Setting,
-    history: History,
-    start: Snapshot | None,
+    setting: Callable[[], Setting],
+    folder: Path | None,
     display: Display,
-) -> None:
-    algorithm = ALGORITHMS.build(run.config["algorithm"])
-    label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
-    _train(setting, algorithm, experiment, history, start, display, label)
+    *,
+    resume: bool = True,
+    label: str,
+) -> History:
+    """Make one run of an experiment, or go on with what its folder holds; `setting` is asked for only if needed."""
+    history, start = _open(run, folder, resume, experiment.engine.device)
+    if start is None or history.rounds < experiment.rounds or not history.records:
+        algorithm = ALGORITHMS.build(run.config["algorithm"])
+        _train(setting(), algorithm, experiment, history, start, display, label)
+    return history
 
 
 def _train(

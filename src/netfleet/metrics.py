@@ -31,18 +31,24 @@ def measure(
     state: Any,
     buffers: Tensor | None = None,
     *,
+    full: bool = True,
     test_samples: int = 0,
     worker_test_samples: int = 1000,
     gradient: bool = True,
     gradient_samples: int = 0,
 ) -> Record:
-    """All metrics of one moment, from the state of all m workers; limits are in samples, 0 means all."""
+    """The metrics of one moment, from the state of all m workers; limits are in samples, 0 means all.
+
+    Unless `full`, without the dear ones: the scores of the workers' own models, and f and ∇f.
+    """
     x = state.x
     mean = x.mean(dim=0)
-    record = _scores(problem, mean, buffers, test_samples) | _worker_scores(problem, x, buffers, worker_test_samples)
+    record = _scores(problem, mean, buffers, test_samples)
+    if full:
+        record |= _worker_scores(problem, x, buffers, worker_test_samples)
     consensus = consensus_error(x.cpu().double())  # some accelerators have no float64
     record["consensus_error"] = consensus.item()
-    if gradient:
+    if full and gradient:
         value, slope = problem.objective(mean, gradient_samples)
         norm2 = slope.cpu().double().square().sum()
         record |= {

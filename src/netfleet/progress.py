@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -76,17 +78,65 @@ class Live:
         quarters = 4 * record["round"] // self._rounds
         if not self.console.is_terminal and quarters > self._said:  # a log gets four lines a run
             self._said = quarters
-            line = f"{self.label}: round {record['round']}/{self._rounds}  {note}"
+            line = f"{self.label}: round {record['round']}/{self._rounds}  {note}{self.aside()}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def end(self) -> None:
         self._progress.stop_task(self._task)
+
+    def aside(self) -> str:
+        """What a line of the log ends with."""
+        return ""
+
+
+class LiveTotal(Live):
+    """As `Live`, with a bar over all runs: the parts of their work that remain say how much time is left.
+
+    `costs` has one (rounds still to do, work per round) per run, in the order in which they will begin.
+    """
+
+    def __init__(self, console: Console, costs: Sequence[tuple[int, float]]) -> None:
+        super().__init__(console, len(costs))
+        self._costs, self._clock, self._finished = costs, time.monotonic, 0.0
+        self._all = sum(rounds * cost for rounds, cost in costs)
+        self._total = self._progress.add_task("all", total=100, note="", visible=len(costs) > 1)
+        self._started, self._first, self._reached = self._clock(), 0, 0.0
+
+    def begin(self, label: str, done: int, rounds: int) -> None:
+        super().begin(label, done, rounds)
+        self._first = done
+
+    def round(self, t: int) -> None:
+        super().round(t)
+        self._reached = self._finished + (t - self._first) * self._costs[self._begun - 1][1]
+        part = 100 * self._reached / self._all
+        self._progress.update(self._total, completed=int(part), note=self.aside().strip(" ;"))
+
+    def end(self) -> None:
+        super().end()
+        self._progress.update(self._task, visible=False)
+        self._finished = sum(rounds * cost for rounds, cost in self._costs[: self._begun])
+
+    def aside(self) -> str:
+        """The part that is done and the time that is left."""
+        if self._reached <= 0:
+            return ""
+        left = (self._clock() - self._started) * (self._all - self._reached) / self._reached
+        return f"; {100 * self._reached / self._all:.0f} % of all, {in_words(left)} left"
 
 
 class _RoundsPerSecond(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:.3g} rounds/s")
+
+
+def in_words(seconds: float) -> str:
+    """A duration to its two largest units."""
+    minutes = seconds / 60
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes // 60:.0f} h {minutes % 60:.0f} min"
 
 
 def describe(record: dict[str, Any]) -> str:

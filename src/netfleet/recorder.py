@@ -31,7 +31,7 @@ class RunRecorder:
     ) -> None:
         self.history, self.problem, self.algorithm, self.rounds = history, problem, algorithm, rounds
         self.evaluation, self.checkpoint_every, self.display = evaluation, checkpoint_every, display
-        self._limits = {name: value for name, value in asdict(evaluation).items() if name != "every"}
+        self._limits = {name: value for name, value in asdict(evaluation).items() if "every" not in name}
 
     def due(self, t: int) -> bool:
         return self._evaluates(t) or self._checkpoints(t)
@@ -50,9 +50,10 @@ class RunRecorder:
             self.rescue(snapshot)
 
     def _record(self, snapshot: Snapshot) -> None:
+        full = self.evaluation.full(snapshot.t, self.rounds)
         record = {
             "round": snapshot.t,
-            **measure(self.problem, snapshot.state, snapshot.buffers, **self._limits),
+            **measure(self.problem, snapshot.state, snapshot.buffers, full=full, **self._limits),
             "eta": self.algorithm.step_size(max(snapshot.t - 1, 0)),
             "bytes": snapshot.bytes,
             "samples": snapshot.samples,

@@ -85,6 +85,15 @@ QUANTITIES: dict[XName, Quantity] = {
 }
 
 
+class Panel(NamedTuple):
+    """One pair of axes: what of which runs, over what."""
+
+    histories: Sequence[History]
+    metric: Metric
+    x: XName
+    title: str
+
+
 class Look(NamedTuple):
     """How an algorithm is drawn, everywhere."""
 
@@ -150,23 +159,24 @@ def has(histories: Iterable[History], column: str) -> bool:
 def draw_curves(histories: Sequence[History], x: XName = "round") -> Figure:
     """Accuracy (or distance to the optimum), loss, consensus error and ‖∇f(x̄)‖² over rounds, bytes or samples."""
     metrics = _metrics(histories)
-    panels = [(metric, x, metric.title) for metric in metrics]
-    return _figure(histories, [panels[i : i + 2] for i in range(0, len(panels), 2)], (10.4, 3.1))
+    panels = [Panel(histories, metric, x, metric.title) for metric in metrics]
+    return draw_panels([panels[i : i + 2] for i in range(0, len(panels), 2)], (10.4, 3.1))
 
 
 def draw_overview(histories: Sequence[History]) -> Figure:
     """The first metric over rounds, bytes and samples; below it the others over rounds."""
     first, *others = _metrics(histories) or [LOSS]
-    prices = [(first, x, f"{first.title} {quantity.over}") for x, quantity in QUANTITIES.items() if has(histories, x)]
-    rest: list[tuple[Metric, XName, str]] = [(metric, "round", metric.title) for metric in others]
-    return _figure(histories, [row for row in (prices, rest) if row], (12.6, 3.2))
+    axes = [(x, f"{first.title} {quantity.over}") for x, quantity in QUANTITIES.items() if has(histories, x)]
+    prices = [Panel(histories, first, x, title) for x, title in axes]
+    rest = [Panel(histories, metric, "round", metric.title) for metric in others]
+    return draw_panels([row for row in (prices, rest) if row], (12.6, 3.2))
 
 
 def draw_tracking(histories: Sequence[History]) -> Figure | None:
     """‖Σᵢ (yᵢ − gᵢ)‖ of the methods that keep it at 0 up to rounding; None where there is no such method."""
     tracking = [history for history in histories if has([history], TRACKING.column)]
     styles = looks(history.label for history in histories)
-    return _figure(tracking, [[(TRACKING, "round", "")]], (10.4, 2.6), styles) if tracking else None
+    return draw_panels([[Panel(tracking, TRACKING, "round", "")]], (10.4, 2.6), styles) if tracking else None
 
 
 def draw_spread(histories: Sequence[History]) -> Figure | None:
@@ -234,25 +244,23 @@ def _metrics(histories: Sequence[History]) -> list[Metric]:
     return [m for m in dict.fromkeys((quality, LOSS, CONSENSUS, GRADIENT)) if has(histories, m.column)]
 
 
-def _figure(
-    histories: Sequence[History],
-    rows: Sequence[Sequence[tuple[Metric, XName, str]]],
-    size: tuple[float, float],
-    styles: Mapping[str, Look] | None = None,
+def draw_panels(
+    rows: Sequence[Sequence[Panel]], size: tuple[float, float], styles: Mapping[str, Look] | None = None
 ) -> Figure:
-    """A panel for each (metric, x, title), and one legend above them all; the size is that of a row."""
-    groups = group(histories)
+    """A figure of rows of panels, and one legend above them all; the size is that of a row."""
+    groups = group({id(h): h for row in rows for panel in row for h in panel.histories}.values())
     styles = styles or looks(groups)
     with matplotlib.rc_context(STYLE):
         figure = Figure((size[0], size[1] * max(len(rows), 1) + 0.5), dpi=DPI, layout="constrained")
         grid = figure.add_gridspec(max(len(rows), 1), max(map(len, rows), default=1))
         for i, row in enumerate(rows):
-            for j, (metric, x, title) in enumerate(row):
+            for j, panel in enumerate(row):
                 axes = figure.add_subplot(grid[i, j])
-                axes.set_title(title)
-                _draw(axes, groups, styles, metric, x)
+                axes.set_title(panel.title)
+                _draw(axes, group(panel.histories), styles, panel.metric, panel.x)
         if rows:
-            _legend(figure, groups, styles)
+            seeds = [len(runs) for row in rows for panel in row for runs in group(panel.histories).values()]
+            _legend(figure, groups, styles, np.array(seeds or [0]))
         else:
             figure.text(0.5, 0.5, "nothing was measured", ha="center", va="center", color=MUTED)
     return figure
@@ -334,7 +342,7 @@ def _unit(x: XName, places: Iterable[Floats]) -> tuple[float, str]:
     return unit, QUANTITIES[x].words.format(name)
 
 
-def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look]) -> None:
+def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look], seeds: npt.NDArray[Any]) -> None:
     words, handles = list(groups), [Line2D([], [], **styles[g].line(), marker=styles[g].marker) for g in groups]
     if any(history.diverged for runs in groups.values() for history in runs):
         words.append("diverged run, drawn alone")
@@ -345,7 +353,6 @@ def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look]) -> None:
     legend = figure.legend(handles, ["x"] * len(words), loc="outside upper left", **shape)
     for text, word in zip(legend.get_texts(), words, strict=True):
         _say(text, word)
-    seeds = np.array([len(runs) for runs in groups.values()])
     if seeds.max() > 1:
         note = f"line: mean over {_range(seeds)} seeds; band: lowest to highest seed"
         figure.supxlabel(note, x=0.995, ha="right", fontsize=8, color=MUTED)

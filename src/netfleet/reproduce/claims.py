@@ -1,0 +1,212 @@
+"""What the paper claims, as checks on the curves of a panel, and the verdict on each.
+
+A measure turns the values of some curves into one number. `end` is what the paper reads off its smoothed curves: the
+mean of the last WINDOW evaluations; `overall` is the mean over all rounds, which tells who learns faster.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from netfleet.errors import ConfigError
+from netfleet.history import History
+from netfleet.registry import Registry
+
+Values = Mapping[str, float]
+Histories = Mapping[str, Sequence[History]]
+Floats = npt.NDArray[np.float64]
+WINDOW = 10
+#: The two readings of "test accuracy": the paper does not say which it means.
+COLUMNS = {"accuracy": "x̄", "worker_accuracy_mean": "workers"}
+
+
+class Measure(NamedTuple):
+    """A number made of the values of some curves."""
+
+    labels: tuple[str, ...]
+    unit: Literal["%", "points"]
+    number: Callable[[Values], float]
+
+
+MEASURES: Registry[Measure] = Registry("measure", returns=Measure)
+
+
+@MEASURES.register("value")
+def value(of: str) -> Measure:
+    """The value of one curve."""
+    return Measure((of,), "%", lambda v: v[of])
+
+
+@MEASURES.register("lowest")
+def lowest(of: list[str]) -> Measure:
+    """The lowest value of some curves."""
+    return Measure(tuple(of), "%", lambda v: min(v[label] for label in of))
+
+
+@MEASURES.register("lead")
+def lead(of: str | list[str], over: str | list[str]) -> Measure:
+    """By how much the lowest of some curves is above the highest of others."""
+    ahead, behind = ([x] if isinstance(x, str) else list(x) for x in (of, over))
+    return Measure((*ahead, *behind), "points", lambda v: min(v[a] for a in ahead) - max(v[b] for b in behind))
+
+
+@MEASURES.register("range")
+def between(of: list[str]) -> Measure:
+    """By how much the highest of some curves is above the lowest."""
+    return Measure(tuple(of), "points", lambda v: max(v[x] for x in of) - min(v[x] for x in of))
+
+
+@MEASURES.register("least-step")
+def least_step(of: list[str]) -> Measure:
+    """The least step up from each curve to the next: above 0 if their values rise in this order."""
+    return Measure(tuple(of), "points", lambda v: min(v[b] - v[a] for a, b in itertools.pairwise(of)))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper and the range in which our number must lie for it to hold."""
+
+    number: str
+    text: str
+    paper: str
+    measure: Mapping[str, Any]
+    take: Literal["end", "overall"] = "end"
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.at_least is None and self.at_most is None:
+            raise ConfigError(f"claim {self.text!r} says neither at_least nor at_most, so it could not fail; add one")
+
+    @functools.cached_property
+    def made(self) -> Measure:
+        """The measure, built."""
+        return MEASURES.build(self.measure)
+
+    def check(self, labels: Iterable[str], where: str) -> None:
+        """Raise unless the claim is about these curves."""
+        known = list(labels)
+        for label in self.made.labels:
+            if label not in known:
+                raise ConfigError(f"{where}: the claim {self.text!r} names {label!r}; the curves are: {known}")
+
+    def holds(self, number: float) -> bool:
+        """Whether a number lies in the claim's range; NaN does not."""
+        low = -math.inf if self.at_least is None else self.at_least
+        return low <= number <= (math.inf if self.at_most is None else self.at_most)
+
+    def rule(self) -> str:
+        """The range in words."""
+        parts = [f"{word} {self.show(bound)}" for word, bound in self._bounds() if bound is not None]
+        return " and ".join(parts)
+
+    def _bounds(self) -> tuple[tuple[str, float | None], ...]:
+        return ("at least", self.at_least), ("at most", self.at_most)
+
+    def show(self, number: float) -> str:
+        """A number of this claim in its unit."""
+        sign = "+" if self.made.unit == "points" else ""
+        return f"{100 * number:{sign}.1f}" + (" %" if self.made.unit == "%" else "")
+
+
+class Verdict(NamedTuple):
+    """Our number for a claim: mean over seeds, lowest and highest over seeds (and the window's evaluations)."""
+
+    claim: Claim
+    number: float
+    low: float
+    high: float
+    seeds: int
+    diverged: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        return not self.diverged and self.claim.holds(self.number)
+
+    @property
+    def words(self) -> str:
+        if self.diverged:
+            return f"does not hold: {', '.join(self.diverged)} diverged"
+        return "holds" if self.holds else "does not hold"
+
+    def ours(self) -> str:
+        """The number and its spread in brackets."""
+        if not math.isfinite(self.number):
+            return "–"
+        return f"{self.claim.show(self.number)} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+def judge(claim: Claim, curves: Histories, column: str = "accuracy") -> Verdict | None:
+    """The verdict from the histories of each label; None where runs are missing or did not measure the column."""
+    chosen = {label: curves.get(label, ()) for label in claim.made.labels}
+    seeds = set.intersection(*({h.seed for h in runs} for runs in chosen.values()))
+    lost = tuple(label for label, runs in chosen.items() if any(h.diverged for h in runs))
+    if lost:
+        return Verdict(claim, math.nan, math.nan, math.nan, len(seeds), lost)
+    by_seed = [{label: _of_seed(runs, seed) for label, runs in chosen.items()} for seed in sorted(seeds)]
+    if not by_seed or any(column not in h.columns for runs in by_seed for h in runs.values()):
+        return None
+    numbers = [_number(claim, runs, column) for runs in by_seed]
+    around = [number for runs in by_seed for number in _around(claim, runs, column)]
+    return Verdict(claim, float(np.mean(numbers)), min(around + numbers), max(around + numbers), len(numbers))
+
+
+def _of_seed(runs: Sequence[History], seed: int) -> History:
+    return next(history for history in runs if history.seed == seed)
+
+
+def _number(claim: Claim, runs: Mapping[str, History], column: str) -> float:
+    take = {"end": lambda v, t: v.mean(), "overall": _over_rounds}[claim.take]
+    parts = {label: series(h, column) if claim.take == "overall" else last(h, column) for label, h in runs.items()}
+    return claim.made.number({label: float(take(v, t)) for label, (t, v) in parts.items()})
+
+
+def _around(claim: Claim, runs: Mapping[str, History], column: str) -> list[float]:
+    """The measure at each of the last evaluations alone, where the claim is about the end."""
+    if claim.take != "end":
+        return []
+    values = {label: last(history, column)[1] for label, history in runs.items()}
+    count = min(len(v) for v in values.values())
+    return [
+        claim.made.number({label: float(v[len(v) - count + i]) for label, v in values.items()}) for i in range(count)
+    ]
+
+
+def _over_rounds(values: Floats, rounds: Floats) -> float:
+    """The mean over rounds of the curve through the values."""
+    if len(values) < 2:
+        return float(values.mean())
+    return float(np.trapezoid(values, rounds) / (rounds[-1] - rounds[0]))
+
+
+def series(history: History, column: str) -> tuple[Floats, Floats]:
+    """The rounds at which a column was measured, and its values."""
+    rounds, values = history["round"], history[column]
+    known = np.isfinite(values)
+    return rounds[known], values[known]
+
+
+def last(history: History, column: str, window: int = WINDOW) -> tuple[Floats, Floats]:
+    """The part of a column's series that lies in the last `window` evaluations (of any column)."""
+    rounds, values = series(history, column)
+    recent = rounds >= history["round"][-window:][0]
+    return rounds[recent], values[recent]
+
+
+def smoothed(history: History, column: str, window: int = WINDOW) -> History:
+    """The history with each value of a column replaced by the mean of the last `window` ones, as the paper draws."""
+    rounds, values = series(history, column)
+    sums = np.cumsum(np.insert(values, 0, 0.0))
+    counts = np.minimum(np.arange(1, len(values) + 1), window)
+    means = (sums[1:] - sums[np.arange(1, len(values) + 1) - counts]) / counts
+    found = dict(zip(rounds.tolist(), means.tolist(), strict=True))
+    records = [record | {column: found.get(record["round"])} for record in history]
+    return History(history.config, history.hash, history.label, history.seed, records, history.diverged)

@@ -1,0 +1,101 @@
+"""What `netfleet reproduce` does, from names to pictures and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from netfleet.checkpoint import write_atomically
+from netfleet.errors import ConfigError
+from netfleet.progress import Live, LiveTotal
+from netfleet.reproduce import figures, runs, tables
+from netfleet.reproduce.panels import Panel, Scale, choose, find_panels, on, scaled
+from netfleet.reproduce.store import Store
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where configs are read from, where results and pictures go, and where unfinished runs wait."""
+
+    source: Path
+    out: Path
+    work: Path
+
+    def store(self) -> Store:
+        return Store(self.out / "results", self.source / "results")
+
+
+def places(source: Path, scale: Scale, rounds: int | None, seeds: int | None, out: Path | None, work: Path) -> Places:
+    """The results of the files as they are written go beside them, others into the work folder."""
+    as_written = scale == "full" and rounds is None and seeds is None
+    variant = "-".join([scale, *(f"{v}{w}" for v, w in ((rounds, "rounds"), (seeds, "seeds")) if v is not None)])
+    return Places(source, out or (source if as_written else work / variant), work)
+
+
+def selected(
+    source: Path, names: Sequence[str], scale: Scale, rounds: int | None, seeds: int | None, **engine: Any
+) -> list[Panel]:
+    """The panels that the names mean, at the scale asked for."""
+    for name, number in (("--rounds", rounds), ("--seeds", seeds)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{name} must be at least 1, got {number}")
+    return [on(scaled(panel, scale, rounds, seeds), **engine) for panel in choose(find_panels(source), names)]
+
+
+def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: bool = True) -> bool:
+    """Make the runs that are missing, draw the figures and print the claims; whether all runs are there."""
+    store = where.store()
+    todo = runs.jobs(panels, store)
+    if run and todo:
+        costs = [(job.experiment.rounds - runs.done_rounds(job, where.work), job.cost) for job in todo]
+        with LiveTotal(console, costs) as live:
+            runs.perform(todo, store, where.work, live)
+    for name, members in figures.by_figure(panels).items():
+        _draw(name, members, store, where.out / "figures", console)
+    found = tables.lines(panels, store)
+    if found:
+        console.print(tables.console_table(found))
+        console.print(tables.LEGEND, style="dim", highlight=False)
+    return run or not todo
+
+
+def _draw(name: str, panels: Sequence[Panel], store: Store, folder: Path, console: Console) -> None:
+    absent = sum(runs.missing(panel, store) for panel in panels)
+    if absent == len(runs.jobs(panels)):
+        console.print(f"{name}: no runs yet", highlight=False)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / (f"{name}.png" if len(panels) > 1 else f"{panels[0].name}.png")
+    picture = figures.draw(panels, store)
+    write_atomically(path, lambda file: picture.savefig(file, format="png"))
+    note = f" ({absent} runs are missing)" if absent else ""
+    console.print(f"wrote {path}{note}", markup=False, highlight=False, soft_wrap=True)
+
+
+def verify(panels: Sequence[Panel], where: Places, rounds: int, console: Console) -> bool:
+    """Make the first rounds of every stored run again and say how far they differ; whether none does."""
+    jobs = runs.jobs(panels)
+    with Live(console, len(jobs)) as live:
+        checks = runs.verify(jobs, where.store(), rounds, live)
+    table = Table("run", "hash", "rounds", "values", "differ", "largest difference in accuracy", header_style="bold")
+    for check in checks:
+        gap = f"{100 * check.largest:.3g} points"
+        table.add_row(check.label, check.hash[:16], *map(str, (check.rounds, check.values, check.different)), gap)
+    console.print(table)
+    return bool(checks) and not any(check.different for check in checks)
+
+
+def overview(source: Path, console: Console) -> None:
+    """Print every panel with its runs and how many of them are stored."""
+    store = Store(source / "results")
+    table = Table("panel", "figure", "what", "runs", "stored", header_style="bold")
+    for panel in find_panels(source).values():
+        count = len(runs.jobs([panel]))
+        name = panel.name + (" (large: not in all)" if panel.large else "")
+        table.add_row(name, panel.figure, panel.title, str(count), str(count - runs.missing(panel, store)))
+    console.print(table)

@@ -1,0 +1,156 @@
+"""Panel files: strict TOML -> `Panel`, whose curves are experiments and whose claims are checks on them.
+
+    title = "CNN on MNIST, non-i.i.d."      figure = "fig3"        base = "base/mnist.toml"
+    [experiment]                            what every curve of the panel changes in the base
+    [[curves]]                              label = "K = 8", algorithm.K = 8     (what this curve changes in that)
+    [[claims]]                              number = "3", text = "…", paper = "…", measure = {…}, at_least = 0.95
+
+Tables are merged key by key; one with another `kind`, and anything that is no table, replaces what was there. A curve
+has one `algorithm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from netfleet.config import EngineConfig, Experiment, Table, experiment, make, read_toml
+from netfleet.errors import ConfigError
+from netfleet.registry import suggestion
+from netfleet.report.plots import XName
+from netfleet.reproduce.claims import Claim
+
+Scale = Literal["full", "half", "quick"]
+#: A scaled run is the first part of the full one: all of its rounds, half of them, a twentieth.
+DIVISORS: dict[Scale, int] = dict(zip(get_args(Scale), (1, 2, 20), strict=True))
+AXES: tuple[XName, ...] = get_args(XName)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a panel: an experiment with one algorithm, and a seed or more."""
+
+    label: str
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes of a figure; `axes` says over what its curves are drawn."""
+
+    name: str
+    figure: str
+    title: str
+    curves: tuple[Curve, ...]
+    claims: tuple[Claim, ...] = ()
+    axes: tuple[XName, ...] = ("round",)
+    #: Not part of "all": needs an accelerator to finish in reasonable time.
+    large: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class _File:
+    """The keys of a panel file."""
+
+    title: str
+    figure: str
+    base: str
+    curves: list[Any]
+    experiment: Mapping[str, Any]
+    claims: list[Any]
+    axes: list[Any]
+    large: bool
+    note: str
+
+
+def find_panels(folder: Path) -> dict[str, Panel]:
+    """Every panel of a folder by name."""
+    paths = sorted(folder.glob("*.toml"))
+    if not paths:
+        raise ConfigError(
+            f"no panel files (*.toml) in {str(folder)!r}; run this in a checkout of netfleet, or say --from FOLDER"
+        )
+    return {path.stem: load_panel(path) for path in paths}
+
+
+def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
+    """The panels that are called so, that belong to a figure called so, or all that finish on an ordinary machine."""
+    chosen: dict[str, Panel] = {}
+    figures = {panel.figure for panel in panels.values()}
+    for name in names:
+        found = [p for p in panels.values() if name in (p.name, p.figure) or (name == "all" and not p.large)]
+        if not found:
+            known = sorted({*panels, *figures, "all"})
+            raise ConfigError(f"no figure or panel {name!r}{suggestion(name, known)}; known: {', '.join(known)}")
+        chosen |= {panel.name: panel for panel in found}
+    return list(chosen.values())
+
+
+def load_panel(path: Path) -> Panel:
+    """Read and check a panel file, with the base that it names."""
+    defaults = {"experiment": {}, "claims": [], "axes": ["round"], "large": False, "note": ""}
+    file = make(_File, defaults | read_toml(path), str(path))
+    base = merged(read_toml(path.parent / file.base), file.experiment)
+    curves = tuple(_curve(base, table, path) for table in file.curves)
+    if bad := [axis for axis in file.axes if axis not in AXES]:
+        raise ConfigError(f"{path}: axes has {bad[0]!r}, expected some of {', '.join(AXES)}")
+    labels = [curve.label for curve in curves]
+    claims = tuple(make(Claim, table, f"{path}, claim") for table in file.claims)
+    for claim in claims:
+        claim.check(labels, str(path))
+    return Panel(path.stem, file.figure, file.title, curves, claims, tuple(file.axes), file.large, file.note)
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+    """`base` with `changes`: tables key by key unless their kind changes, anything else replaced."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        alike = isinstance(old, Mapping) and isinstance(value, Mapping)
+        same = alike and value.get("kind", old.get("kind")) == old.get("kind")  # type: ignore[union-attr]
+        result[key] = merged(old, value) if same else value  # type: ignore[arg-type]
+    return result
+
+
+def scaled(panel: Panel, scale: Scale = "full", rounds: int | None = None, seeds: int | None = None) -> Panel:
+    """The panel with fewer rounds or other seeds (0, 1, …); only its runs are other runs, not its claims."""
+    changed = [replace(c, experiment=_scaled(c.experiment, DIVISORS[scale], rounds, seeds)) for c in panel.curves]
+    return replace(panel, curves=tuple(changed))
+
+
+def on(panel: Panel, **engine: Any) -> Panel:
+    """The panel computed elsewhere (device, threads): the same runs."""
+    changed = [
+        replace(c, experiment=replace(c.experiment, engine=make(EngineConfig, vars(c.experiment.engine) | engine, "")))
+        for c in panel.curves
+    ]
+    return replace(panel, curves=tuple(changed))
+
+
+def _scaled(given: Experiment, divisor: int, rounds: int | None, seeds: int | None) -> Experiment:
+    rounds = max(1, given.rounds // divisor) if rounds is None else rounds
+    evaluation = given.evaluation
+    if rounds < 20 * evaluation.every:  # a short run is measured more often, or its curve would have no shape
+        every = max(1, rounds // 50)
+        full = evaluation.full_every // evaluation.every * every
+        evaluation = replace(evaluation, every=every, full_every=full)
+    chosen = given.seeds if seeds is None else tuple(range(seeds))
+    return replace(given, rounds=rounds, evaluation=evaluation, seeds=chosen)
+
+
+def _curve(base: Table, table: Any, path: Path) -> Curve:
+    if not isinstance(table, Mapping) or not isinstance(table.get("label"), str):
+        raise ConfigError(f"{path}: a curve must be a table with a label, got {table!r}")
+    label = table["label"]
+    changes = {key: value for key, value in table.items() if key != "label"}
+    whole = merged(base, changes)
+    if not isinstance(whole.get("algorithm"), Mapping):
+        raise ConfigError(f'{path}, curve {label!r}: no algorithm; add algorithm = {{kind = "net-fleet", …}}')
+    algorithm = whole.pop("algorithm")
+    try:
+        return Curve(label, experiment(whole | {"name": path.stem, "algorithms": [{**algorithm, "label": label}]}))
+    except ConfigError as error:
+        raise ConfigError(f"{path}, curve {label!r}: {error}") from None

@@ -1,0 +1,144 @@
+"""Runs the curves of panels: each config once, whatever figures show it, and only what no store has."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from netfleet.algorithms import ALGORITHMS
+from netfleet.config import Experiment, RunConfig
+from netfleet.errors import CheckpointError
+from netfleet.experiment import Setting, build_setting, run_one
+from netfleet.history import CONFIG_FILE, History
+from netfleet.progress import Display, Quiet
+from netfleet.reproduce.panels import Panel
+from netfleet.reproduce.store import Store, rounded
+
+
+class Job(NamedTuple):
+    """A run to be made."""
+
+    label: str
+    experiment: Experiment
+    run: RunConfig
+
+    @property
+    def cost(self) -> float:
+        """Of a round, in gradients: what the time left is reckoned from."""
+        algorithm = ALGORITHMS.build(self.run.config["algorithm"])
+        workers, batch = self.experiment.topology.get("workers", 1), self.experiment.problem.get("batch", 1)
+        return float(getattr(algorithm, "K", 1) * workers * batch)
+
+
+def jobs(panels: Sequence[Panel], store: Store | None = None) -> list[Job]:
+    """The different runs of some panels that the store does not have: the first seed of each curve, the second, …"""
+    found: dict[str, tuple[int, Job]] = {}
+    for panel in panels:
+        for curve in panel.curves:
+            for place, run in enumerate(curve.experiment.runs()):
+                if store is None or store.load(run) is None:
+                    label = f"{panel.name}, {run.label}, seed {run.seed}"
+                    found.setdefault(run.hash, (place, Job(label, curve.experiment, run)))
+    return [job for _, job in sorted(found.values(), key=lambda pair: pair[0])]
+
+
+def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | None = None) -> None:
+    """Make the runs. Each is kept in `work` until it is done, and goes on from there after an interruption."""
+    settings = Settings()
+    for job in todo:
+        folder = work / job.run.hash[:16]
+        with _alone(folder):
+            setting = partial(settings, job.experiment, job.run.seed)
+            history = run_one(job.experiment, job.run, setting, folder, display or Quiet(), label=job.label)
+            store.save(history)
+        shutil.rmtree(folder)
+
+
+def done_rounds(job: Job, work: Path) -> int:
+    """How far an interrupted run has come."""
+    folder = work / job.run.hash[:16]
+    return History.load(folder).rounds if (folder / CONFIG_FILE).exists() else 0
+
+
+def histories(panel: Panel, store: Store) -> dict[str, list[History]]:
+    """The finished runs of each curve."""
+    found = {c.label: [store.load(run) for run in c.experiment.runs()] for c in panel.curves}
+    return {label: [h for h in runs if h is not None] for label, runs in found.items()}
+
+
+def missing(panel: Panel, store: Store) -> int:
+    """How many runs of the panel the store does not have."""
+    return len(jobs([panel], store))
+
+
+class Check(NamedTuple):
+    """How far a run made again differs from the stored one over its first rounds."""
+
+    label: str
+    hash: str
+    rounds: int
+    values: int
+    different: int
+    largest: float  # difference in accuracy
+
+
+def verify(todo: Sequence[Job], store: Store, rounds: int, display: Display | None = None) -> list[Check]:
+    """Make the first rounds of the stored runs again and compare."""
+    settings, checks = Settings(), []
+    for job in todo:
+        stored = store.load(job.run)
+        if stored is not None:
+            short = replace(job.experiment, rounds=min(rounds, job.experiment.rounds))
+            setting = partial(settings, job.experiment, job.run.seed)
+            again = run_one(short, job.run, setting, None, display or Quiet(), label=job.label)
+            checks.append(compare(job, stored, again))
+    return checks
+
+
+def compare(job: Job, stored: History, again: History) -> Check:
+    """Both histories as far as both go, value by value, at the digits that are stored."""
+    new = {record["round"]: record for record in again.timeless()}
+    pairs = [
+        (name, value, rounded(new[record["round"]].get(name)))
+        for record in stored.timeless()
+        if record["round"] in new
+        for name, value in record.items()
+    ]
+    gaps = [abs(old - now) for name, old, now in pairs if name == "accuracy"]
+    different = sum(old != now for _, old, now in pairs)
+    return Check(job.label, job.run.hash, again.rounds, len(pairs), different, max(gaps, default=0.0))
+
+
+class Settings:
+    """Topology and problem of the last experiment asked for, as many runs in a row share theirs."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+
+    def __call__(self, experiment: Experiment, seed: int) -> Setting:
+        key = (experiment.topology, experiment.problem, experiment.engine, seed)
+        if key != self._key:
+            self._setting, self._key = build_setting(experiment, seed), key
+        return self._setting
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a run's folder, so that two commands do not write the same run."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    path = folder.with_suffix(".lock")
+    with open(path, "w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointError(
+                f"another netfleet makes the run {folder.name} at this moment; wait for it, or use another --work"
+            ) from None
+        yield
+        path.unlink()

@@ -1,0 +1,77 @@
+"""Finished runs by the hash of their config: one small JSON file each, for a repository to keep.
+
+A file has the resolved config, its hash and the columns of the history with SIGNIFICANT digits. What names itself by a
+hash that its config does not have is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from netfleet.checkpoint import write_atomically
+from netfleet.config import RunConfig, config_hash
+from netfleet.errors import CheckpointError
+from netfleet.history import History
+
+SIGNIFICANT = 6
+
+
+class Store:
+    """Results in some folders; the first also takes new ones."""
+
+    def __init__(self, folder: Path, *others: Path) -> None:
+        self.folders: Sequence[Path] = (folder, *others)
+
+    def load(self, run: RunConfig) -> History | None:
+        """The finished run under the label that it has here, or None."""
+        for folder in self.folders:
+            path = folder / file_name(run.hash)
+            if path.exists():
+                history = read(path)
+                history.label = run.label
+                return history
+        return None
+
+    def save(self, history: History) -> Path:
+        """Keep a finished run."""
+        path = self.folders[0] / file_name(history.hash)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = written(history)
+        write_atomically(path, lambda file: file.write(text.encode()))
+        return path
+
+
+def file_name(run_hash: str) -> str:
+    return f"{run_hash[:16]}.json"
+
+
+def written(history: History) -> str:
+    """A history as text: one line per column, so that a change shows in a diff."""
+    columns = {name: [rounded(record.get(name)) for record in history] for name in history.columns}
+    lines = [f"    {json.dumps(name)}: {json.dumps(values, separators=(',', ':'))}" for name, values in columns.items()]
+    about = {"hash": history.hash, "seed": history.seed, "diverged": history.diverged, "config": history.config}
+    head = "".join(f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)},\n" for key, value in about.items())
+    return "{\n" + head + '  "columns": {\n' + ",\n".join(lines) + "\n  }\n}\n"
+
+
+def read(path: Path) -> History:
+    """The history in a file; raises where the file is damaged or its config is not the one that its hash names."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        columns: dict[str, list[Any]] = content["columns"]
+        rows = zip(*columns.values(), strict=True)
+        records = [{k: v for k, v in zip(columns, row, strict=True) if v is not None} for row in rows]
+        history = History(content["config"], content["hash"], "", content["seed"], records, content["diverged"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} is not a result ({error!r}); delete it to run it again") from None
+    if config_hash(history.config) != history.hash or path.name != file_name(history.hash):
+        raise CheckpointError(f"{path} holds a config whose hash is not the file's name; delete it to run it again")
+    return history
+
+
+def rounded(value: Any) -> Any:
+    """A value with the digits that are stored."""
+    return float(f"{value:.{SIGNIFICANT}g}") if isinstance(value, float) else value
