@@ -80,6 +80,7 @@ class Live:
             self._said = quarters
             line = f"{self.label}: round {record['round']}/{self._rounds}  {note}{self.aside()}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            self.console.file.flush()
 
     def end(self) -> None:
         self._progress.stop_task(self._task)

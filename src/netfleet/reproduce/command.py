@@ -47,8 +47,8 @@ def selected(
     return [on(scaled(panel, scale, rounds, seeds), **engine) for panel in choose(find_panels(source), names)]
 
 
-def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: bool = True) -> bool:
-    """Make the runs that are missing, draw the figures and print the claims; whether all runs are there."""
+def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: bool = True) -> None:
+    """Make the runs that are missing, draw the figures and print the claims."""
     store = where.store()
     todo = runs.jobs(panels, store)
     if run and todo:
@@ -61,11 +61,12 @@ def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: 
     if found:
         console.print(tables.console_table(found))
         console.print(tables.LEGEND, style="dim", highlight=False)
-    return run or not todo
+        for part in {panel.part: None for panel in panels if panel.part}:
+            console.print(f"Only {part} were made: these verdicts are about a part of the experiment.", style="yellow")
 
 
 def _draw(name: str, panels: Sequence[Panel], store: Store, folder: Path, console: Console) -> None:
-    absent = sum(runs.missing(panel, store) for panel in panels)
+    absent = len(runs.jobs(panels, store))
     if absent == len(runs.jobs(panels)):
         console.print(f"{name}: no runs yet", highlight=False)
         return
@@ -97,5 +98,5 @@ def overview(source: Path, console: Console) -> None:
     for panel in find_panels(source).values():
         count = len(runs.jobs([panel]))
         name = panel.name + (" (large: not in all)" if panel.large else "")
-        table.add_row(name, panel.figure, panel.title, str(count), str(count - runs.missing(panel, store)))
+        table.add_row(name, panel.figure, panel.title, str(count), str(count - len(runs.jobs([panel], store))))
     console.print(table)

@@ -48,7 +48,8 @@ class Panel:
     axes: tuple[XName, ...] = ("round",)
     #: Not part of "all": needs an accelerator to finish in reasonable time.
     large: bool = False
-    note: str = ""
+    #: How much of the runs is made, where that is not all.
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,6 @@ class _File:
     claims: list[Any]
     axes: list[Any]
     large: bool
-    note: str
 
 
 def find_panels(folder: Path) -> dict[str, Panel]:
@@ -91,7 +91,7 @@ def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
 
 def load_panel(path: Path) -> Panel:
     """Read and check a panel file, with the base that it names."""
-    defaults = {"experiment": {}, "claims": [], "axes": ["round"], "large": False, "note": ""}
+    defaults = {"experiment": {}, "claims": [], "axes": ["round"], "large": False}
     file = make(_File, defaults | read_toml(path), str(path))
     base = merged(read_toml(path.parent / file.base), file.experiment)
     curves = tuple(_curve(base, table, path) for table in file.curves)
@@ -101,7 +101,7 @@ def load_panel(path: Path) -> Panel:
     claims = tuple(make(Claim, table, f"{path}, claim") for table in file.claims)
     for claim in claims:
         claim.check(labels, str(path))
-    return Panel(path.stem, file.figure, file.title, curves, claims, tuple(file.axes), file.large, file.note)
+    return Panel(path.stem, file.figure, file.title, curves, claims, tuple(file.axes), file.large)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
@@ -118,7 +118,9 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 def scaled(panel: Panel, scale: Scale = "full", rounds: int | None = None, seeds: int | None = None) -> Panel:
     """The panel with fewer rounds or other seeds (0, 1, …); only its runs are other runs, not its claims."""
     changed = [replace(c, experiment=_scaled(c.experiment, DIVISORS[scale], rounds, seeds)) for c in panel.curves]
-    return replace(panel, curves=tuple(changed))
+    made, whole = (max(c.experiment.rounds for c in curves) for curves in (changed, panel.curves))
+    part = "" if made == whole else f"{made:,} of its {whole:,} rounds"
+    return replace(panel, curves=tuple(changed), part=part)
 
 
 def on(panel: Panel, **engine: Any) -> Panel:

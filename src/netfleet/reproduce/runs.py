@@ -53,7 +53,7 @@ def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | No
     settings = Settings()
     for job in todo:
         folder = work / job.run.hash[:16]
-        with _alone(folder):
+        with alone(folder):
             setting = partial(settings, job.experiment, job.run.seed)
             history = run_one(job.experiment, job.run, setting, folder, display or Quiet(), label=job.label)
             store.save(history)
@@ -70,11 +70,6 @@ def histories(panel: Panel, store: Store) -> dict[str, list[History]]:
     """The finished runs of each curve."""
     found = {c.label: [store.load(run) for run in c.experiment.runs()] for c in panel.curves}
     return {label: [h for h in runs if h is not None] for label, runs in found.items()}
-
-
-def missing(panel: Panel, store: Store) -> int:
-    """How many runs of the panel the store does not have."""
-    return len(jobs([panel], store))
 
 
 class Check(NamedTuple):
@@ -129,7 +124,7 @@ class Settings:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Hold a run's folder, so that two commands do not write the same run."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     path = folder.with_suffix(".lock")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,14 +46,20 @@ def lines(panels: Sequence[Panel], store: Store) -> list[Line]:
 
 
 def console_table(found: Sequence[Line]) -> Table:
-    """The lines for a terminal."""
-    table = Table(*HEADINGS, header_style="bold", show_lines=True)
-    for line in found:
-        cells = [Text(cell) for cell in line.cells()]
-        for cell in cells[5::2]:
-            cell.stylize("green" if cell.plain == "holds" else "red" if "does not" in cell.plain else "dim")
-        table.add_row(*cells)
+    """The lines for a terminal: each verdict stands under its number."""
+    table = Table("#", "claim", "paper", *(f"ours, {words}" for words in COLUMNS.values()), header_style="bold")
+    for panel, group in itertools.groupby(found, key=lambda line: line.panel.name):
+        table.add_section()
+        for line in group:
+            _, number, text, paper, *cells = line.cells()
+            pairs = zip(cells[::2], cells[1::2], strict=True)
+            table.add_row(f"{panel}\n{number}", text, paper, *(_coloured(*pair) for pair in pairs))
     return table
+
+
+def _coloured(ours: str, verdict: str) -> Text:
+    style = "green" if verdict == "holds" else "red" if verdict.startswith("does not") else "dim"
+    return Text(f"{ours}\n").append(verdict, style)
 
 
 def markdown(found: Sequence[Line]) -> str:

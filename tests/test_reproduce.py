@@ -1,0 +1,389 @@
+"""Reproduction: panel files, runs by hash, claims and verdicts, and the results that are committed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import need_data
+from netfleet.cli import main
+from netfleet.errors import CheckpointError, ConfigError
+from netfleet.history import History
+from netfleet.progress import Quiet
+from netfleet.reproduce import runs, tables
+from netfleet.reproduce.claims import WINDOW, Claim, judge, smoothed
+from netfleet.reproduce.panels import choose, find_panels, load_panel, merged, scaled
+from netfleet.reproduce.store import Store, file_name, read
+
+ROOT = Path(__file__).parents[1] / "reproduce"
+BASE = """
+rounds = 8
+checkpoint_every = 2
+[topology]
+workers = 4
+[problem]
+data = "digits"
+partition = { kind = "shards", per_worker = 2 }
+model = "softmax"
+[evaluation]
+every = 2
+full_every = 4
+"""
+PANEL = """
+title = "K"
+figure = "fig"
+base = "base/small.toml"
+[experiment]
+algorithm = { kind = "net-fleet", K = 2, eta = 0.05 }
+[[curves]]
+label = "K = 1"
+algorithm.K = 1
+[[curves]]
+label = "K = 2"
+[[claims]]
+number = "1"
+text = "K = 2 is ahead"
+paper = "ahead"
+measure = { kind = "lead", of = "K = 2", over = "K = 1" }
+at_least = 0.0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with two panels that share a run."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "small.toml").write_text(BASE)
+    (tmp_path / "figa.toml").write_text(PANEL)
+    (tmp_path / "figb.toml").write_text(PANEL.replace("algorithm.K = 1", "algorithm.K = 3").replace("K = 1", "K = 3"))
+    return tmp_path
+
+
+def history(accuracies: Sequence[float | None], label: str = "", seed: int = 0, every: int = 1) -> History:
+    records = [{"round": every * i, "accuracy": a} for i, a in enumerate(accuracies)]
+    return History({}, "", label, seed, records)
+
+
+def claim(measure: dict[str, Any], **bounds: Any) -> Claim:
+    return Claim("1", "text", "paper", measure, **bounds)
+
+
+# Panels
+
+
+def test_tables_are_merged_key_by_key_until_the_kind_changes() -> None:
+    base = {"a": {"kind": "x", "p": 1, "q": {"r": 1}}, "b": 1, "c": "word"}
+    assert merged(base, {"a": {"p": 2}}) == {"a": {"kind": "x", "p": 2, "q": {"r": 1}}, "b": 1, "c": "word"}
+    assert merged(base, {"a": {"kind": "y", "p": 2}})["a"] == {"kind": "y", "p": 2}
+    assert merged(base, {"a": "word", "c": {"kind": "z"}}) == {"a": "word", "b": 1, "c": {"kind": "z"}}
+    assert base["a"] == {"kind": "x", "p": 1, "q": {"r": 1}}, "the base is left as it was"
+
+
+def test_a_panel_has_an_experiment_per_curve(folder: Path) -> None:
+    panel = load_panel(folder / "figa.toml")
+    assert [curve.label for curve in panel.curves] == ["K = 1", "K = 2"]
+    assert [curve.experiment.algorithms[0]["K"] for curve in panel.curves] == [1, 2]
+    assert {curve.experiment.rounds for curve in panel.curves} == {8}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("title", "titel"), "unknown key 'titel'.*did you mean 'title'"),
+        (('label = "K = 2"', "algorithm.K = 5"), "a curve must be a table with a label"),
+        (('kind = "net-fleet", ', ""), "curve 'K = 1': .*no kind"),
+        (("algorithm.K = 1", "algorithm.K = 0"), "curve 'K = 1': .*K"),
+        (("[experiment]", '[experiment]\nproblem.model = "cnnn"'), "curve 'K = 1': unknown model 'cnnn'"),
+        (('over = "K = 1"', 'over = "K = 9"'), "names 'K = 9'"),
+        (('kind = "lead"', 'kind = "leads"'), "unknown measure 'leads'"),
+        (("at_least = 0.0", ""), "could not fail"),
+        (('figure = "fig"', 'figure = "fig"\naxes = ["seconds"]'), "axes has 'seconds'"),
+        (("small.toml", "smal.toml"), "cannot read"),
+        (("[[claims]]", "[[claims"), "not valid TOML"),
+    ],
+)
+def test_a_bad_panel_file_is_refused_in_words(folder: Path, change: tuple[str, str], message: str) -> None:
+    assert change[0] in PANEL
+    (folder / "figa.toml").write_text(PANEL.replace(*change))
+    with pytest.raises(ConfigError, match=message):
+        load_panel(folder / "figa.toml")
+
+
+def test_names_choose_panels_and_figures(folder: Path) -> None:
+    panels = find_panels(folder)
+    assert [p.name for p in choose(panels, ["figb"])] == ["figb"]
+    assert [p.name for p in choose(panels, ["figb", "fig"])] == ["figb", "figa"]
+    assert [p.name for p in choose(panels, ["all"])] == ["figa", "figb"]
+    with pytest.raises(ConfigError, match=r"no figure or panel 'figc' \(did you mean 'fig[ab]?'\?\); known: all, fig"):
+        choose(panels, ["figc"])
+    with pytest.raises(ConfigError, match="no panel files"):
+        find_panels(folder / "base" / "none")
+
+
+def test_all_leaves_out_what_is_large(folder: Path) -> None:
+    (folder / "figa.toml").write_text("large = true\n" + PANEL)
+    assert [p.name for p in choose(find_panels(folder), ["all"])] == ["figb"]
+    assert [p.name for p in choose(find_panels(folder), ["fig"])] == ["figa", "figb"]
+
+
+# Runs
+
+
+class Counter(Quiet):
+    """Counts the runs and rounds that are made, and may stop one."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.begun: list[str] = []
+        self.rounds, self.stop_at = 0, stop_at
+
+    def begin(self, label: str, done: int, rounds: int) -> None:
+        self.begun.append(f"{label} from {done}")
+
+    def round(self, t: int) -> None:
+        self.rounds += 1
+        if self.rounds == self.stop_at:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_two_panels_show_is_made_once(folder: Path) -> None:
+    panels, store = list(find_panels(folder).values()), Store(folder / "results")
+    todo = runs.jobs(panels, store)
+    assert [job.label for job in todo] == ["figa, K = 1, seed 0", "figa, K = 2, seed 0", "figb, K = 3, seed 0"]
+    counter = Counter()
+    runs.perform(todo, store, folder / "work", counter)
+    assert len(counter.begun) == 3
+    assert runs.jobs(panels, store) == []
+    assert not list((folder / "work").iterdir()), "nothing is left over"
+    found = runs.histories(panels[1], store)
+    assert [h.label for h in found["K = 2"]] == ["K = 2"]
+
+
+def test_an_interrupted_run_goes_on_from_its_checkpoint(folder: Path) -> None:
+    panel = load_panel(folder / "figa.toml")
+    whole, broken = Store(folder / "whole"), Store(folder / "broken")
+    runs.perform(runs.jobs([panel]), whole, folder / "work")
+    with pytest.raises(KeyboardInterrupt):
+        runs.perform(runs.jobs([panel]), broken, folder / "work", Counter(stop_at=8 + 5))
+    again = Counter()
+    todo = runs.jobs([panel], broken)
+    assert [runs.done_rounds(job, folder / "work") for job in todo] == [4]
+    runs.perform(todo, broken, folder / "work", again)
+    assert len(again.begun) == 1, "the first run was finished and kept"
+    assert "from 0" not in again.begun[0]
+    for job in runs.jobs([panel]):
+        one, other = whole.load(job.run), broken.load(job.run)
+        assert one is not None
+        assert other is not None
+        assert one.timeless() == other.timeless()
+
+
+def test_two_commands_do_not_make_the_same_run(folder: Path) -> None:
+    job = runs.jobs([load_panel(folder / "figa.toml")])[0]
+    with runs.alone(folder / "work" / job.run.hash[:16]), pytest.raises(CheckpointError, match="at this moment"):
+        runs.perform([job], Store(folder / "results"), folder / "work")
+
+
+def test_a_short_run_is_the_first_part_of_the_whole(folder: Path) -> None:
+    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
+    short = scaled(panel, "half")
+    assert short.part == "4 of its 8 rounds"
+    runs.perform(runs.jobs([panel, short]), store, folder / "work")
+    for label, (long,) in runs.histories(panel, store).items():
+        values = {r["round"]: r["accuracy"] for r in long}
+        (part,) = runs.histories(short, store)[label]
+        assert part.rounds == 4
+        assert all(r["accuracy"] == values[r["round"]] for r in part if r["round"] in values)
+
+
+def test_seeds_can_be_asked_for(folder: Path) -> None:
+    panel = scaled(load_panel(folder / "figa.toml"), seeds=3)
+    assert [(job.run.seed, job.run.label) for job in runs.jobs([panel])] == [
+        (seed, label) for seed in range(3) for label in ("K = 1", "K = 2")
+    ]
+
+
+def test_a_stored_run_can_be_verified(folder: Path) -> None:
+    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
+    todo = runs.jobs([panel])
+    runs.perform(todo, store, folder / "work")
+    checks = runs.verify(todo, store, 4)
+    assert [(check.rounds, check.different, check.largest) for check in checks] == [(4, 0, 0.0)] * 2
+    assert all(check.values > 20 for check in checks)
+    path = folder / "results" / file_name(todo[0].run.hash)
+    content = json.loads(path.read_text())
+    content["columns"]["accuracy"][1] += 0.25
+    path.write_text(json.dumps(content))
+    assert [(check.different, check.largest) for check in runs.verify(todo, store, 4)] == [(1, 0.25), (0, 0.0)]
+
+
+def test_a_diverged_run_is_kept_with_its_reason(folder: Path) -> None:
+    wild = PANEL.replace("eta = 0.05", "eta = 1e30").replace("at_least = 0.0", "at_least = -1.0")
+    (folder / "figa.toml").write_text(wild)
+    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
+    runs.perform(runs.jobs([panel]), store, folder / "work")
+    assert runs.jobs([panel], store) == []
+    (line,) = tables.lines([panel], store)
+    assert line.cells()[4:6] == ["–", "does not hold: K = 2, K = 1 diverged"]
+
+
+# Store
+
+
+def test_a_result_whose_config_was_changed_is_refused(folder: Path) -> None:
+    job = runs.jobs([load_panel(folder / "figa.toml")])[0]
+    store = Store(folder / "results")
+    runs.perform([job], store, folder / "work")
+    path = folder / "results" / file_name(job.run.hash)
+    path.write_text(path.read_text().replace('"rounds": 8', '"rounds": 9'))
+    with pytest.raises(CheckpointError, match="hash is not the file's name"):
+        store.load(job.run)
+    path.write_text("{")
+    with pytest.raises(CheckpointError, match="is not a result"):
+        store.load(job.run)
+
+
+def test_a_stored_history_says_what_was_measured(folder: Path) -> None:
+    job = runs.jobs([load_panel(folder / "figa.toml")])[0]
+    store = Store(folder / "results")
+    runs.perform([job], store, folder / "work")
+    stored = store.load(job.run)
+    assert stored is not None
+    assert stored["round"].tolist() == [0, 2, 4, 6, 8]
+    assert np.isfinite(stored["worker_accuracy_mean"]).tolist() == [True, False, True, False, True]
+    assert stored.config == job.run.config
+
+
+# Claims
+
+
+def test_smoothing_is_the_mean_of_the_last_values() -> None:
+    values = [float(i * i % 7) for i in range(25)]
+    found = smoothed(history(values), "accuracy")["accuracy"]
+    expected = [np.mean(values[max(0, i - WINDOW + 1) : i + 1]) for i in range(25)]
+    np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("measure", "expected"),
+    [
+        ({"kind": "value", "of": "a"}, 0.5),
+        ({"kind": "lowest", "of": ["a", "b", "c"]}, 0.5),
+        ({"kind": "lead", "of": "c", "over": ["a", "b"]}, 0.2),
+        ({"kind": "lead", "of": ["a", "c"], "over": "b"}, -0.2),
+        ({"kind": "range", "of": ["a", "b", "c"]}, 0.4),
+        ({"kind": "least-step", "of": ["a", "b", "c"]}, 0.2),
+        ({"kind": "least-step", "of": ["a", "c", "b"]}, -0.2),
+    ],
+)
+def test_measures(measure: dict[str, Any], expected: float) -> None:
+    curves = {label: [history([0.0] * 5 + [v] * WINDOW)] for label, v in (("a", 0.5), ("b", 0.7), ("c", 0.9))}
+    verdict = judge(claim(measure, at_least=0.0), curves)
+    assert verdict is not None
+    assert verdict.number == pytest.approx(expected)
+    assert verdict.holds == (expected >= 0)
+
+
+def test_the_end_is_the_last_window_and_its_spread() -> None:
+    values = [0.1] * 30 + [0.80, 0.90] * (WINDOW // 2)
+    verdict = judge(claim({"kind": "value", "of": "a"}, at_most=0.86), {"a": [history(values)]})
+    assert verdict is not None
+    assert (verdict.number, verdict.low, verdict.high) == pytest.approx((0.85, 0.80, 0.90))
+    assert verdict.ours() == "85.0 % [80.0, 90.0]"
+    assert verdict.words == "holds"
+
+
+def test_seeds_are_paired() -> None:
+    curves = {"a": [history([0.5] * 12, seed=0), history([0.9] * 12, seed=1)], "b": [history([0.8] * 12, seed=1)]}
+    verdict = judge(claim({"kind": "lead", "of": "a", "over": "b"}, at_least=0.05), curves)
+    assert verdict is not None
+    assert (verdict.number, verdict.seeds) == (pytest.approx(0.1), 1)
+
+
+def test_overall_is_the_mean_over_rounds() -> None:
+    uneven = History({}, "", "a", 0, [{"round": t, "accuracy": t / 10} for t in (0, 1, 2, 5, 10)])
+    verdict = judge(claim({"kind": "value", "of": "a"}, take="overall", at_least=0.0), {"a": [uneven]})
+    assert verdict is not None
+    assert verdict.number == pytest.approx(0.5)
+
+
+def test_a_column_that_is_measured_seldom_is_taken_in_the_same_rounds() -> None:
+    records = [
+        {"round": t, "accuracy": 0.9} | ({"worker_accuracy_mean": t / 40} if t % 4 == 0 else {}) for t in range(41)
+    ]
+    curves = {"a": [History({}, "", "a", 0, records)]}
+    verdict = judge(claim({"kind": "value", "of": "a"}, at_least=0.0), curves, "worker_accuracy_mean")
+    assert verdict is not None
+    assert verdict.number == pytest.approx(np.mean([32, 36, 40]) / 40)
+
+
+def test_without_runs_there_is_no_verdict() -> None:
+    assert judge(claim({"kind": "value", "of": "a"}, at_least=0.0), {"a": []}) is None
+    assert not claim({"kind": "value", "of": "a"}, at_least=0.0).holds(math.nan)
+
+
+# The command
+
+
+def test_the_command_runs_draws_and_judges(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--from", str(folder), "--work", str(folder / "work")]
+    assert main(["reproduce", "fig", *where]) == 0
+    said = capsys.readouterr().out
+    assert "% of all" in said
+    assert "holds" in said
+    assert (folder / "figures" / "fig.png").stat().st_size > 10_000
+    assert len(list((folder / "results").iterdir())) == 3
+    assert main(["reproduce", "figa", "--draw", *where]) == 0
+    assert (folder / "figures" / "figa.png").exists()
+    assert main(["reproduce", "fig", "--verify", "2", *where]) == 0
+    assert main(["reproduce", "--from", str(folder)]) == 0
+
+
+def test_other_scales_are_kept_apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--from", str(folder), "--work", str(folder / "work")]
+    assert main(["reproduce", "figa", "--scale", "half", "--seeds", "2", *where]) == 0
+    assert "Only 4 of its 8 rounds" in " ".join(capsys.readouterr().out.split())
+    assert len(list((folder / "work" / "half-2seeds" / "results").iterdir())) == 4
+    assert not (folder / "results").exists()
+
+
+def test_drawing_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "all", "--draw", "--from", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "fig: no runs yet" in said
+    assert "not run" in said
+    assert not (folder / "results").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--seeds", "0"], ["--from", "nowhere"]])
+def test_bad_input_is_said(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "figa", "--from", str(folder), *arguments]) == 2
+    assert "netfleet: error:" in capsys.readouterr().err
+
+
+# What is committed
+
+
+def test_every_committed_result_belongs_to_a_panel() -> None:
+    wanted = {file_name(job.run.hash) for job in runs.jobs(list(find_panels(ROOT).values()))}
+    found = {path.name for path in (ROOT / "results").glob("*.json")}
+    assert found <= wanted, "no panel shows these; delete them"
+    for path in sorted((ROOT / "results").glob("*.json")):
+        stored = read(path)
+        assert stored.diverged or stored.rounds == stored.config["rounds"]
+
+
+@pytest.mark.slow
+def test_committed_numbers_are_what_the_configs_give() -> None:
+    """The first rounds again, from the configs; other machines round otherwise, so equal to a tenth of a point."""
+    need_data("mnist")
+    panel = load_panel(ROOT / "fig3b.toml")
+    todo = [job for job in runs.jobs([panel]) if job.run.label in ("K = 1", "K = 8")]
+    checks = runs.verify(todo, Store(ROOT / "results"), 5)
+    assert len(checks) == len(todo)
+    assert all(check.largest < 1e-3 for check in checks)
