@@ -48,7 +48,7 @@ class Live:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             _RoundsPerSecond(),
-            TimeRemainingColumn(compact=True),
+            _TimeLeft(compact=True),
             TextColumn("{task.fields[note]}"),
             console=console,
             disable=not console.is_terminal,
@@ -100,7 +100,7 @@ class LiveTotal(Live):
         super().__init__(console, len(costs))
         self._costs, self._clock, self._finished = costs, time.monotonic, 0.0
         self._all = sum(rounds * cost for rounds, cost in costs)
-        self._total = self._progress.add_task("all", total=100, note="", visible=len(costs) > 1)
+        self._total = self._progress.add_task("% of all", total=100, note="", left="", visible=len(costs) > 1)
         self._started, self._first, self._reached = self._clock(), 0, 0.0
 
     def begin(self, label: str, done: int, rounds: int) -> None:
@@ -110,8 +110,7 @@ class LiveTotal(Live):
     def round(self, t: int) -> None:
         super().round(t)
         self._reached = self._finished + (t - self._first) * self._costs[self._begun - 1][1]
-        part = 100 * self._reached / self._all
-        self._progress.update(self._total, completed=int(part), note=self.aside().strip(" ;"))
+        self._progress.update(self._total, completed=int(100 * self._reached / self._all), left=f"{self._left()} left")
 
     def end(self) -> None:
         super().end()
@@ -120,16 +119,23 @@ class LiveTotal(Live):
 
     def aside(self) -> str:
         """The part that is done and the time that is left."""
-        if self._reached <= 0:
-            return ""
-        left = (self._clock() - self._started) * (self._all - self._reached) / self._reached
-        return f"; {100 * self._reached / self._all:.0f} % of all, {in_words(left)} left"
+        return f"; {100 * self._reached / self._all:.0f} % of all, {self._left()} left" if self._reached else ""
+
+    def _left(self) -> str:
+        return in_words((self._clock() - self._started) * (self._all / max(self._reached, 1) - 1))
 
 
 class _RoundsPerSecond(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:.3g} rounds/s")
+        return Text("" if speed is None or "left" in task.fields else f"{speed:.3g} rounds/s")
+
+
+class _TimeLeft(TimeRemainingColumn):
+    """Of a run by its own speed, of all runs by what their display reckons."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["left"], "progress.remaining") if "left" in task.fields else super().render(task)
 
 
 def in_words(seconds: float) -> str:

@@ -245,7 +245,10 @@ def _metrics(histories: Sequence[History]) -> list[Metric]:
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Panel]], size: tuple[float, float], styles: Mapping[str, Look] | None = None
+    rows: Sequence[Sequence[Panel]],
+    size: tuple[float, float],
+    styles: Mapping[str, Look] | None = None,
+    share_y: bool = False,
 ) -> Figure:
     """A figure of rows of panels, and one legend above them all; the size is that of a row."""
     groups = group({id(h): h for row in rows for panel in row for h in panel.histories}.values())
@@ -255,7 +258,7 @@ def draw_panels(
         grid = figure.add_gridspec(max(len(rows), 1), max(map(len, rows), default=1))
         for i, row in enumerate(rows):
             for j, panel in enumerate(row):
-                axes = figure.add_subplot(grid[i, j])
+                axes = figure.add_subplot(grid[i, j], sharey=figure.axes[0] if share_y and figure.axes else None)
                 axes.set_title(panel.title)
                 _draw(axes, group(panel.histories), styles, panel.metric, panel.x)
         if rows:

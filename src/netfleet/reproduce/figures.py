@@ -28,7 +28,7 @@ def draw(panels: Sequence[Panel], store: Store, metric: Metric = ACCURACY) -> Fi
     """One column per panel and one row per axis; a lone panel has its axes side by side."""
     columns = [_column(panel, store, metric) for panel in panels]
     rows = [list(row) for row in zip(*columns, strict=True)] if len(columns) > 1 else columns
-    return draw_panels(rows, (WIDTH * max(map(len, rows)), HEIGHT))
+    return draw_panels(rows, (WIDTH * max(map(len, rows)), HEIGHT), share_y=True)
 
 
 def _column(panel: Panel, store: Store, metric: Metric) -> list[Axes]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from netfleet.reproduce.claims import COLUMNS, Claim, Verdict, judge
+from netfleet.history import History
+from netfleet.reproduce.claims import COLUMNS, Claim, Verdict, judge, last, smoothed
 from netfleet.reproduce.panels import Panel
 from netfleet.reproduce.runs import histories
-from netfleet.reproduce.store import Store
+from netfleet.reproduce.store import Store, file_name
 
 HEADINGS = ("panel", "#", "claim", "paper", "ours, x̄", "verdict", "ours, workers", "verdict")
 LEGEND = (
@@ -64,9 +66,53 @@ def _coloured(ours: str, verdict: str) -> Text:
 
 def markdown(found: Sequence[Line]) -> str:
     """The lines as a Markdown table."""
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(tuple(_bold(cell) for cell in line.cells()) for line in found)]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return _pipes(HEADINGS, [[_bold(cell) for cell in line.cells()] for line in found])
+
+
+def _pipes(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (headings, ["---"] * len(headings), *rows))
 
 
 def _bold(cell: str) -> str:
     return f"**{cell}**" if cell.startswith(("holds", "does not hold")) else cell
+
+
+VALUES = ("panel", "curve", "x̄", "workers", "worst worker", "x̄ at 95 % after", "sent", "samples", "results")
+
+
+def values(panels: Sequence[Panel], store: Store, link: str = "") -> str:
+    """Where every curve ends, as a Markdown table; a result is named by its hash and linked to below `link`."""
+    found = [(panel.name, label, runs) for panel in panels for label, runs in histories(panel, store).items() if runs]
+    return _pipes(VALUES, [(name, *_ends(label, runs, link)) for name, label, runs in found])
+
+
+def _ends(label: str, runs: Sequence[History], link: str) -> tuple[str, ...]:
+    names = ", ".join(f"[{h.hash[:8]}]({link}{file_name(h.hash)})" if link else h.hash[:8] for h in runs)
+    if lost := [h for h in runs if h.diverged]:
+        return (label, f"diverged after round {lost[0].rounds}", *("–",) * 5, names)
+    columns = ("accuracy", "worker_accuracy_mean", "worker_accuracy_min")
+    accuracies = [_over_seeds([float(last(h, column)[1].mean()) for h in runs]) for column in columns]
+    first = runs[0].last
+    costs = f"{first['bytes'] / 1e9:,.0f} GB", f"{first['samples'] / 1e6:,.1f} M"
+    return (label, *accuracies, _reached(runs, 0.95), *costs, names)
+
+
+def _over_seeds(numbers: Sequence[float]) -> str:
+    mean = f"{100 * np.mean(numbers):.1f}"
+    return f"{mean} ± {100 * np.std(numbers, ddof=1):.1f} %" if len(numbers) > 1 else f"{mean} %"
+
+
+def _reached(runs: Sequence[History], level: float) -> str:
+    """The first rounds at which the smoothed curves are at a level."""
+    curves = [smoothed(h, "accuracy") for h in runs]
+    firsts = [next((r["round"] for r in h if (r["accuracy"] or 0) >= level), None) for h in curves]
+    known = [first for first in firsts if first is not None]
+    if len(known) < len(firsts):
+        return "–" if not known else f"– ({len(known)} of {len(firsts)} seeds)"
+    return f"{min(known)}" if min(known) == max(known) else f"{min(known)} to {max(known)}"
+
+
+def score(found: Sequence[Line], column: int = 0) -> str:
+    """How many of the claims hold, in words."""
+    judged = [line.verdicts[column] for line in found if line.verdicts[column] is not None]
+    return f"{sum(v.holds for v in judged if v)} of {len(judged)}"
