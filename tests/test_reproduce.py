@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Sequence
@@ -10,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from conftest import need_data
 from netfleet.cli import main
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.history import History
-from netfleet.progress import Quiet
+from netfleet.progress import LiveTotal, Quiet, in_words
 from netfleet.reproduce import runs, tables
 from netfleet.reproduce.claims import WINDOW, Claim, judge, smoothed
 from netfleet.reproduce.panels import choose, find_panels, load_panel, merged, scaled
@@ -106,6 +108,9 @@ def test_a_panel_has_an_experiment_per_curve(folder: Path) -> None:
         (('figure = "fig"', 'figure = "fig"\naxes = ["seconds"]'), "axes has 'seconds'"),
         (("small.toml", "smal.toml"), "cannot read"),
         (("[[claims]]", "[[claims"), "not valid TOML"),
+        (('label = "K = 2"', 'label = "K = 1"\nalgorithm.K = 5'), "each with a label of its own"),
+        (('kind = "lead", of = "K = 2", over = "K = 1"', 'kind = "range", of = ["K = 2"]'), "needs 2 curves or more"),
+        (('kind = "lead", of = "K = 2", over = "K = 1"', 'kind = "lowest", of = []'), "needs 1 curves or more"),
     ],
 )
 def test_a_bad_panel_file_is_refused_in_words(folder: Path, change: tuple[str, str], message: str) -> None:
@@ -124,6 +129,28 @@ def test_names_choose_panels_and_figures(folder: Path) -> None:
         choose(panels, ["figc"])
     with pytest.raises(ConfigError, match="no panel files"):
         find_panels(folder / "base" / "none")
+
+
+def test_the_panels_of_a_figure_share_their_axes(folder: Path) -> None:
+    (folder / "figb.toml").write_text('axes = ["bytes"]\n' + PANEL)
+    with pytest.raises(ConfigError, match="figa and figb belong to fig; give them the same axes"):
+        find_panels(folder)
+
+
+def test_a_variant_changes_every_curve_of_the_panel_it_is_like(folder: Path) -> None:
+    (folder / "figc.toml").write_text(
+        'like = "figa"\nfigure = "other"\n[experiment]\nalgorithm.eta = 0.5\nrounds = 6\n'
+    )
+    panel, variant = load_panel(folder / "figa.toml"), load_panel(folder / "figc.toml")
+    assert (variant.figure, variant.claims, variant.title) == ("other", panel.claims, panel.title)
+    for old, new in zip(panel.curves, variant.curves, strict=True):
+        assert new.experiment.algorithms[0] == old.experiment.algorithms[0] | {"eta": 0.5}
+        assert (new.label, new.experiment.rounds) == (old.label, 6)
+
+
+def test_all_goes_by_order(folder: Path) -> None:
+    (folder / "figb.toml").write_text("order = 1\n" + PANEL)
+    assert [p.name for p in choose(find_panels(folder), ["all"])] == ["figb", "figa"]
 
 
 def test_all_leaves_out_what_is_large(folder: Path) -> None:
@@ -172,7 +199,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(folder: Path) -> None:
         runs.perform(runs.jobs([panel]), broken, folder / "work", Counter(stop_at=8 + 5))
     again = Counter()
     todo = runs.jobs([panel], broken)
-    assert [runs.done_rounds(job, folder / "work") for job in todo] == [4]
+    assert [runs.done_rounds(job, folder / "work") for job in todo] == [5]
     runs.perform(todo, broken, folder / "work", again)
     assert len(again.begun) == 1, "the first run was finished and kept"
     assert "from 0" not in again.begun[0]
@@ -183,10 +210,39 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(folder: Path) -> None:
         assert one.timeless() == other.timeless()
 
 
-def test_two_commands_do_not_make_the_same_run(folder: Path) -> None:
-    job = runs.jobs([load_panel(folder / "figa.toml")])[0]
-    with runs.alone(folder / "work" / job.run.hash[:16]), pytest.raises(CheckpointError, match="at this moment"):
-        runs.perform([job], Store(folder / "results"), folder / "work")
+def test_a_run_that_another_command_makes_is_left_out(folder: Path) -> None:
+    first, second = runs.jobs([load_panel(folder / "figa.toml")])
+    store = Store(folder / "results")
+    with runs.alone(folder / "work" / first.run.hash[:16]) as mine:
+        assert mine
+        assert runs.perform([first, second], store, folder / "work") == [first]
+    assert store.load(first.run) is None
+    assert store.load(second.run) is not None
+
+
+def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path) -> None:
+    todo, store, counter = runs.jobs([load_panel(folder / "figa.toml")]), Store(folder / "results"), Counter()
+    runs.perform(todo, store, folder / "work")
+    runs.perform(todo, store, folder / "work", counter)
+    assert counter.begun == []
+
+
+def test_the_time_left_counts_what_is_still_to_do(folder: Path) -> None:
+    display = LiveTotal(Console(file=io.StringIO()), {"a": (10, 1.0), "b": (10, 3.0)})
+    display.begin("a", 0, 10)
+    display.round(10)
+    display.end()
+    assert display.part == pytest.approx(10 / 40)
+    display.begin("b", 5, 10)  # further than was thought
+    assert display.part == pytest.approx(10 / 25)
+    display.round(10)
+    assert display.part == 1.0
+    assert display.aside() == "; 100 % of all, 0 s left"
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (90, "2 min"), (5400, "90 min"), (12_000, "3 h 20 min")])
+def test_durations_in_words(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words
 
 
 def test_a_short_run_is_the_first_part_of_the_whole(folder: Path) -> None:
@@ -220,6 +276,14 @@ def test_a_stored_run_can_be_verified(folder: Path) -> None:
     content["columns"]["accuracy"][1] += 0.25
     path.write_text(json.dumps(content))
     assert [(check.different, check.largest) for check in runs.verify(todo, store, 4)] == [(1, 0.25), (0, 0.0)]
+    with pytest.raises(ConfigError, match="1 rounds verify nothing"):
+        runs.verify(todo, store, 1)
+
+
+def test_what_a_second_run_lacks_counts_as_different(folder: Path) -> None:
+    job = runs.jobs([load_panel(folder / "figa.toml")])[0]
+    check = runs.compare(job, history([0.1, 0.2, 0.3]), history([0.1, 0.2]), 2)
+    assert (check.rounds, check.values, check.different) == (2, 6, 2)
 
 
 def test_a_diverged_run_is_kept_with_its_reason(folder: Path) -> None:
@@ -229,7 +293,8 @@ def test_a_diverged_run_is_kept_with_its_reason(folder: Path) -> None:
     runs.perform(runs.jobs([panel]), store, folder / "work")
     assert runs.jobs([panel], store) == []
     (line,) = tables.lines([panel], store)
-    assert line.cells()[4:6] == ["–", "does not hold: K = 2, K = 1 diverged"]
+    assert line.cells()[5:7] == ["–", "undecided: K = 2, K = 1 diverged"]
+    assert tables.score([line]) == "0 hold, 0 do not, 1 undecided"
 
 
 # Store
@@ -295,7 +360,8 @@ def test_the_end_is_the_last_window_and_its_spread() -> None:
     assert verdict is not None
     assert (verdict.number, verdict.low, verdict.high) == pytest.approx((0.85, 0.80, 0.90))
     assert verdict.ours() == "85.0 % [80.0, 90.0]"
-    assert verdict.words == "holds"
+    assert verdict.words == "holds (within the spread)"
+    assert verdict.claim.rule() == "≤ 86.0 %"
 
 
 def test_seeds_are_paired() -> None:
@@ -348,8 +414,19 @@ def test_other_scales_are_kept_apart(folder: Path, capsys: pytest.CaptureFixture
     where = ["--from", str(folder), "--work", str(folder / "work")]
     assert main(["reproduce", "figa", "--scale", "half", "--seeds", "2", *where]) == 0
     assert "Only 4 of its 8 rounds" in " ".join(capsys.readouterr().out.split())
-    assert len(list((folder / "work" / "half-2seeds" / "results").iterdir())) == 4
+    assert len(list((folder / "work" / "results").iterdir())) == 4
+    assert (folder / "work" / "half-2-seeds" / "figa.png").exists()
     assert not (folder / "results").exists()
+
+
+def test_runs_made_for_another_question_are_taken(folder: Path) -> None:
+    where = ["--from", str(folder), "--work", str(folder / "work")]
+    assert main(["reproduce", "figa", "--seeds", "2", *where]) == 0
+    made = {path: path.stat().st_mtime_ns for path in (folder / "work" / "results").iterdir()}
+    assert main(["reproduce", "figa", *where]) == 0
+    assert len(list((folder / "results").iterdir())) == 2, "seed 0 of two curves, brought over"
+    assert main(["reproduce", "figa", "--seeds", "3", *where]) == 0
+    assert all(path.stat().st_mtime_ns == time for path, time in made.items())
 
 
 def test_drawing_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -360,7 +437,16 @@ def test_drawing_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert not (folder / "results").exists()
 
 
-@pytest.mark.parametrize("arguments", [["--rounds", "0"], ["--seeds", "0"], ["--from", "nowhere"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--rounds", "0"],
+        ["--seeds", "0"],
+        ["--from", "nowhere"],
+        ["--verify", "5"],
+        ["--rounds", "2", "--scale", "half"],
+    ],
+)
 def test_bad_input_is_said(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "figa", "--from", str(folder), *arguments]) == 2
     assert "netfleet: error:" in capsys.readouterr().err

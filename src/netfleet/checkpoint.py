@@ -46,6 +46,15 @@ def save(path: Path, snapshot: Snapshot, run_hash: str) -> None:
     write_atomically(path, lambda file: file.write(content))
 
 
+def reached(path: Path) -> int:
+    """The round of the snapshot in a file."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return int(json.loads((file.metadata() or {})["counters"])["t"])
+    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a checkpoint ({error}); delete it to start from the beginning") from None
+
+
 def load(path: Path, run_hash: str, state_type: Any, device: torch.device) -> Snapshot:
     """Read a snapshot back; it must belong to the run with this hash."""
     try:

@@ -36,9 +36,8 @@ GIVEN = ("workers", "seed", "dtype", "device", "threads", "gradients", "inputs",
 @dataclass(frozen=True)
 class Evaluation:
     """When and how much is measured; limits are numbers of samples, 0 means all.
-
-    The workers' own models and f, ∇f cost most of an evaluation: with `full_every`, a multiple of `every`, only every
-    so many rounds (and the first and last) have them, and the others only what x̄ tells.
+    The workers' own models and f, ∇f cost most of an evaluation: with `full_every`, a multiple of `every`, they are
+    measured only every so many rounds, and in the first and the last.
     """
 
     every: int = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -91,38 +91,43 @@ class Live:
 
 
 class LiveTotal(Live):
-    """As `Live`, with a bar over all runs: the parts of their work that remain say how much time is left.
+    """As `Live`, with a bar over all runs: the work that remains says how much time is left.
 
-    `costs` has one (rounds still to do, work per round) per run, in the order in which they will begin.
+    `costs` has for the label of every run the rounds that it still needs and the work of one.
     """
 
-    def __init__(self, console: Console, costs: Sequence[tuple[int, float]]) -> None:
+    def __init__(self, console: Console, costs: Mapping[str, tuple[int, float]]) -> None:
         super().__init__(console, len(costs))
-        self._costs, self._clock, self._finished = costs, time.monotonic, 0.0
-        self._all = sum(rounds * cost for rounds, cost in costs)
+        self._costs, self._started = dict(costs), time.monotonic()
+        self._done = 0.0  # work
         self._total = self._progress.add_task("% of all", total=100, note="", left="", visible=len(costs) > 1)
-        self._started, self._first, self._reached = self._clock(), 0, 0.0
 
     def begin(self, label: str, done: int, rounds: int) -> None:
         super().begin(label, done, rounds)
-        self._first = done
+        self._name, self._first, self._before = label, done, self._done
+        self._costs[label] = (rounds - done, self._costs[label][1])
 
     def round(self, t: int) -> None:
         super().round(t)
-        self._reached = self._finished + (t - self._first) * self._costs[self._begun - 1][1]
-        self._progress.update(self._total, completed=int(100 * self._reached / self._all), left=f"{self._left()} left")
+        self._done = self._before + (t - self._first) * self._costs[self._name][1]
+        self._progress.update(self._total, completed=int(100 * self.part), left=f"{self._left()} left")
 
     def end(self) -> None:
         super().end()
         self._progress.update(self._task, visible=False)
-        self._finished = sum(rounds * cost for rounds, cost in self._costs[: self._begun])
+
+    @property
+    def part(self) -> float:
+        """Of all work, how much is done."""
+        whole = sum(rounds * cost for rounds, cost in self._costs.values())
+        return min(1.0, self._done / whole) if whole else 1.0
 
     def aside(self) -> str:
         """The part that is done and the time that is left."""
-        return f"; {100 * self._reached / self._all:.0f} % of all, {self._left()} left" if self._reached else ""
+        return f"; {100 * self.part:.0f} % of all, {self._left()} left" if self._done else ""
 
     def _left(self) -> str:
-        return in_words((self._clock() - self._started) * (self._all / max(self._reached, 1) - 1))
+        return in_words((time.monotonic() - self._started) * (1 / self.part - 1)) if self._done else "?"
 
 
 class _RoundsPerSecond(ProgressColumn):

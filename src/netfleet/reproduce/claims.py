@@ -34,6 +34,7 @@ class Measure(NamedTuple):
     labels: tuple[str, ...]
     unit: Literal["%", "points"]
     number: Callable[[Values], float]
+    least: int = 1  # labels that it needs
 
 
 MEASURES: Registry[Measure] = Registry("measure", returns=Measure)
@@ -61,13 +62,13 @@ def lead(of: str | list[str], over: str | list[str]) -> Measure:
 @MEASURES.register("range")
 def between(of: list[str]) -> Measure:
     """By how much the highest of some curves is above the lowest."""
-    return Measure(tuple(of), "points", lambda v: max(v[x] for x in of) - min(v[x] for x in of))
+    return Measure(tuple(of), "points", lambda v: max(v[x] for x in of) - min(v[x] for x in of), 2)
 
 
 @MEASURES.register("least-step")
 def least_step(of: list[str]) -> Measure:
     """The least step up from each curve to the next: above 0 if their values rise in this order."""
-    return Measure(tuple(of), "points", lambda v: min(v[b] - v[a] for a, b in itertools.pairwise(of)))
+    return Measure(tuple(of), "points", lambda v: min(v[b] - v[a] for a, b in itertools.pairwise(of)), 2)
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ class Claim:
 
     def check(self, labels: Iterable[str], where: str) -> None:
         """Raise unless the claim is about these curves."""
-        known = list(labels)
+        known, measure = list(labels), self.made
+        if len(measure.labels) < measure.least:
+            raise ConfigError(f"{where}: the claim {self.text!r} needs {measure.least} curves or more")
         for label in self.made.labels:
             if label not in known:
                 raise ConfigError(f"{where}: the claim {self.text!r} names {label!r}; the curves are: {known}")
@@ -105,58 +108,68 @@ class Claim:
 
     def rule(self) -> str:
         """The range in words."""
-        parts = [f"{word} {self.show(bound)}" for word, bound in self._bounds() if bound is not None]
-        return " and ".join(parts)
-
-    def _bounds(self) -> tuple[tuple[str, float | None], ...]:
-        return ("at least", self.at_least), ("at most", self.at_most)
+        bounds = (("≥", self.at_least), ("≤", self.at_most))
+        return " and ".join(f"{sign} {self.show(bound)}" for sign, bound in bounds if bound is not None)
 
     def show(self, number: float) -> str:
         """A number of this claim in its unit."""
-        sign = "+" if self.made.unit == "points" else ""
-        return f"{100 * number:{sign}.1f}" + (" %" if self.made.unit == "%" else "")
+        return f"{100 * number:.1f} %" if self.made.unit == "%" else f"{100 * number:+.2f}"
 
 
 class Verdict(NamedTuple):
-    """Our number for a claim: mean over seeds, lowest and highest over seeds (and the window's evaluations)."""
+    """Our number for a claim: mean over seeds, lowest and highest over seeds (and the window's evaluations).
+
+    A claim about a curve that diverged is undecided: a lost run has no accuracy to compare.
+    """
 
     claim: Claim
     number: float
     low: float
     high: float
     seeds: int
+    asked: int
     diverged: tuple[str, ...] = ()
 
     @property
-    def holds(self) -> bool:
-        return not self.diverged and self.claim.holds(self.number)
+    def holds(self) -> bool | None:
+        """None where it is undecided."""
+        return None if self.diverged else self.claim.holds(self.number)
+
+    @property
+    def close(self) -> bool:
+        """Whether another evaluation or seed of the spread would have said otherwise."""
+        return any(self.claim.holds(bound) != self.holds for bound in (self.low, self.high))
 
     @property
     def words(self) -> str:
+        """The verdict, and what it must be read with."""
         if self.diverged:
-            return f"does not hold: {', '.join(self.diverged)} diverged"
-        return "holds" if self.holds else "does not hold"
+            return f"undecided: {', '.join(self.diverged)} diverged"
+        notes = ["within the spread"] if self.close else []
+        notes += [f"{self.seeds} of {self.asked} seeds"] if self.seeds < self.asked else []
+        return ("holds" if self.holds else "does not hold") + (f" ({', '.join(notes)})" if notes else "")
 
     def ours(self) -> str:
         """The number and its spread in brackets."""
         if not math.isfinite(self.number):
             return "–"
-        return f"{self.claim.show(self.number)} [{100 * self.low:.1f}, {100 * self.high:.1f}]"
+        digits = 1 if self.claim.made.unit == "%" else 2
+        return f"{self.claim.show(self.number)} [{100 * self.low:.{digits}f}, {100 * self.high:.{digits}f}]"
 
 
-def judge(claim: Claim, curves: Histories, column: str = "accuracy") -> Verdict | None:
+def judge(claim: Claim, curves: Histories, column: str = "accuracy", asked: int = 1) -> Verdict | None:
     """The verdict from the histories of each label; None where runs are missing or did not measure the column."""
     chosen = {label: curves.get(label, ()) for label in claim.made.labels}
-    seeds = set.intersection(*({h.seed for h in runs} for runs in chosen.values()))
-    lost = tuple(label for label, runs in chosen.items() if any(h.diverged for h in runs))
+    seeds = sorted(set.intersection(*({h.seed for h in runs} for runs in chosen.values())))
+    by_seed = [{label: _of_seed(runs, seed) for label, runs in chosen.items()} for seed in seeds]
+    lost = dict.fromkeys(label for runs in by_seed for label, history in runs.items() if history.diverged)
     if lost:
-        return Verdict(claim, math.nan, math.nan, math.nan, len(seeds), lost)
-    by_seed = [{label: _of_seed(runs, seed) for label, runs in chosen.items()} for seed in sorted(seeds)]
+        return Verdict(claim, math.nan, math.nan, math.nan, len(seeds), asked, tuple(lost))
     if not by_seed or any(column not in h.columns for runs in by_seed for h in runs.values()):
         return None
     numbers = [_number(claim, runs, column) for runs in by_seed]
-    around = [number for runs in by_seed for number in _around(claim, runs, column)]
-    return Verdict(claim, float(np.mean(numbers)), min(around + numbers), max(around + numbers), len(numbers))
+    every = numbers + [number for runs in by_seed for number in _around(claim, runs, column)]
+    return Verdict(claim, float(np.mean(numbers)), min(every), max(every), len(numbers), asked)
 
 
 def _of_seed(runs: Sequence[History], seed: int) -> History:

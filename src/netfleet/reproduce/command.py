@@ -20,21 +20,24 @@ from netfleet.reproduce.store import Store
 
 @dataclass(frozen=True)
 class Places:
-    """Where configs are read from, where results and pictures go, and where unfinished runs wait."""
+    """Where configs are read from, where finished runs and pictures go, and where unfinished runs wait."""
 
     source: Path
-    out: Path
+    results: Path
+    pictures: Path
     work: Path
 
     def store(self) -> Store:
-        return Store(self.out / "results", self.source / "results")
+        return Store(self.results, self.source / "results", self.work / "results")
 
 
 def places(source: Path, scale: Scale, rounds: int | None, seeds: int | None, out: Path | None, work: Path) -> Places:
-    """The results of the files as they are written go beside them, others into the work folder."""
+    """What the files ask for goes beside them; scaled runs share one folder below `work`."""
     as_written = scale == "full" and rounds is None and seeds is None
-    variant = "-".join([scale, *(f"{v}{w}" for v, w in ((rounds, "rounds"), (seeds, "seeds")) if v is not None)])
-    return Places(source, out or (source if as_written else work / variant), work)
+    folder = out or (source if as_written else work)
+    variant = "-".join([scale, *(f"{v}-{w}" for v, w in ((rounds, "rounds"), (seeds, "seeds")) if v is not None)])
+    pictures = folder / "figures" if out or as_written else folder / variant
+    return Places(source, folder / "results", pictures, work)
 
 
 def selected(
@@ -44,19 +47,18 @@ def selected(
     for name, number in (("--rounds", rounds), ("--seeds", seeds)):
         if number is not None and number < 1:
             raise ConfigError(f"{name} must be at least 1, got {number}")
+    if rounds is not None and scale != "full":
+        raise ConfigError(f"--rounds {rounds} and --scale {scale} both say how many rounds; give one of them")
     return [on(scaled(panel, scale, rounds, seeds), **engine) for panel in choose(find_panels(source), names)]
 
 
 def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: bool = True) -> None:
     """Make the runs that are missing, draw the figures and print the claims."""
     store = where.store()
-    todo = runs.jobs(panels, store)
-    if run and todo:
-        costs = [(job.experiment.rounds - runs.done_rounds(job, where.work), job.cost) for job in todo]
-        with LiveTotal(console, costs) as live:
-            runs.perform(todo, store, where.work, live)
+    if run:
+        _run(panels, store, where.work, console)
     for name, members in figures.by_figure(panels).items():
-        _draw(name, members, store, where.out / "figures", console)
+        _draw(name, members, store, where.pictures, console)
     found = tables.lines(panels, store)
     if found:
         console.print(tables.console_table(found))
@@ -65,13 +67,24 @@ def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: 
             console.print(f"Only {part} were made: these verdicts are about a part of the experiment.", style="yellow")
 
 
+def _run(panels: Sequence[Panel], store: Store, work: Path, console: Console) -> None:
+    for job in runs.jobs(panels):
+        store.adopt(job.run)
+    todo = runs.jobs(panels, store)
+    costs = {job.label: (job.experiment.rounds - runs.done_rounds(job, work), job.cost) for job in todo}
+    with LiveTotal(console, costs) as live:
+        busy = runs.perform(todo, store, work, live)
+    for job in busy:
+        console.print(f"{job.label}: another netfleet makes this run at this moment; it was left out", highlight=False)
+
+
 def _draw(name: str, panels: Sequence[Panel], store: Store, folder: Path, console: Console) -> None:
     absent = len(runs.jobs(panels, store))
     if absent == len(runs.jobs(panels)):
         console.print(f"{name}: no runs yet", highlight=False)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / (f"{name}.png" if len(panels) > 1 else f"{panels[0].name}.png")
+    path = folder / figures.file_name(panels)
     picture = figures.draw(panels, store)
     write_atomically(path, lambda file: picture.savefig(file, format="png"))
     note = f" ({absent} runs are missing)" if absent else ""
@@ -81,6 +94,8 @@ def _draw(name: str, panels: Sequence[Panel], store: Store, folder: Path, consol
 def verify(panels: Sequence[Panel], where: Places, rounds: int, console: Console) -> bool:
     """Make the first rounds of every stored run again and say how far they differ; whether none does."""
     jobs = runs.jobs(panels)
+    if len(runs.jobs(panels, where.store())) == len(jobs):
+        raise ConfigError("none of these runs is stored, so there is nothing to verify; run them first")
     with Live(console, len(jobs)) as live:
         checks = runs.verify(jobs, where.store(), rounds, live)
     table = Table("run", "hash", "rounds", "values", "differ", "largest difference in accuracy", header_style="bold")
@@ -88,7 +103,7 @@ def verify(panels: Sequence[Panel], where: Places, rounds: int, console: Console
         gap = f"{100 * check.largest:.3g} points"
         table.add_row(check.label, check.hash[:16], *map(str, (check.rounds, check.values, check.different)), gap)
     console.print(table)
-    return bool(checks) and not any(check.different for check in checks)
+    return not any(check.different for check in checks)
 
 
 def overview(source: Path, console: Console) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from netfleet.report.plots import ACCURACY, QUANTITIES, Metric, draw_panels
+from netfleet.report.plots import ACCURACY, LOSS, QUANTITIES, draw_panels, has
 from netfleet.report.plots import Panel as Axes
 from netfleet.reproduce.claims import smoothed
 from netfleet.reproduce.panels import Panel
@@ -17,22 +17,28 @@ WIDTH, HEIGHT = 5.2, 3.1
 
 
 def by_figure(panels: Sequence[Panel]) -> dict[str, list[Panel]]:
-    """The panels of each figure, in order of appearance."""
+    """The panels of each figure from (a) on, figures in order of appearance."""
     figures: dict[str, list[Panel]] = {}
     for panel in panels:
         figures.setdefault(panel.figure, []).append(panel)
-    return figures
+    return {name: sorted(members, key=lambda panel: panel.name) for name, members in figures.items()}
 
 
-def draw(panels: Sequence[Panel], store: Store, metric: Metric = ACCURACY) -> Figure:
+def file_name(panels: Sequence[Panel]) -> str:
+    """Of a figure's picture; a figure that is drawn in part has the name of its panel."""
+    return f"{panels[0].figure if len(panels) > 1 else panels[0].name}.png"
+
+
+def draw(panels: Sequence[Panel], store: Store) -> Figure:
     """One column per panel and one row per axis; a lone panel has its axes side by side."""
-    columns = [_column(panel, store, metric) for panel in panels]
+    columns = [_column(panel, store) for panel in panels]
     rows = [list(row) for row in zip(*columns, strict=True)] if len(columns) > 1 else columns
     return draw_panels(rows, (WIDTH * max(map(len, rows)), HEIGHT), share_y=True)
 
 
-def _column(panel: Panel, store: Store, metric: Metric) -> list[Axes]:
-    runs = [smoothed(h, metric.column) for found in histories(panel, store).values() for h in found]
-    titles: Mapping[str, str] = {x: f" {quantity.over}" for x, quantity in QUANTITIES.items()}
-    several = len(panel.axes) > 1
-    return [Axes(runs, metric, x, panel.title + (titles[x] if several else "")) for x in panel.axes]
+def _column(panel: Panel, store: Store) -> list[Axes]:
+    runs = [history for found in histories(panel, store).values() for history in found]
+    metric = ACCURACY if has(runs, ACCURACY.column) else LOSS
+    curves = [smoothed(history, metric.column) for history in runs]
+    titles = {x: f"{panel.title} {QUANTITIES[x].over}" if len(panel.axes) > 1 else panel.title for x in panel.axes}
+    return [Axes(curves, metric, x, title) for x, title in titles.items()]

@@ -6,7 +6,8 @@
     [[claims]]                              number = "3", text = "…", paper = "…", measure = {…}, at_least = 0.95
 
 Tables are merged key by key; one with another `kind`, and anything that is no table, replaces what was there. A curve
-has one `algorithm`.
+has one `algorithm`. A variant says `like = "fig1b"`: it has all that it does not say from there, and what its own
+[experiment] says is changed in every curve.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from netfleet.reproduce.claims import Claim
 Scale = Literal["full", "half", "quick"]
 #: A scaled run is the first part of the full one: all of its rounds, half of them, a twentieth.
 DIVISORS: dict[Scale, int] = dict(zip(get_args(Scale), (1, 2, 20), strict=True))
+DEFAULTS: Table = {"experiment": {}, "changes": {}, "claims": [], "axes": ["round"], "order": 9, "large": False}
 AXES: tuple[XName, ...] = get_args(XName)
 
 
@@ -46,6 +48,8 @@ class Panel:
     curves: tuple[Curve, ...]
     claims: tuple[Claim, ...] = ()
     axes: tuple[XName, ...] = ("round",)
+    #: "all" goes from low to high.
+    order: int = 9
     #: Not part of "all": needs an accelerator to finish in reasonable time.
     large: bool = False
     #: How much of the runs is made, where that is not all.
@@ -63,17 +67,25 @@ class _File:
     experiment: Mapping[str, Any]
     claims: list[Any]
     axes: list[Any]
+    order: int
     large: bool
+    changes: Mapping[str, Any]
 
 
 def find_panels(folder: Path) -> dict[str, Panel]:
-    """Every panel of a folder by name."""
+    """Every panel of a folder by name, in the order in which "all" makes them."""
     paths = sorted(folder.glob("*.toml"))
     if not paths:
         raise ConfigError(
             f"no panel files (*.toml) in {str(folder)!r}; run this in a checkout of netfleet, or say --from FOLDER"
         )
-    return {path.stem: load_panel(path) for path in paths}
+    panels = sorted((load_panel(path) for path in paths), key=lambda panel: (panel.order, panel.name))
+    axes: dict[str, Panel] = {}
+    for panel in panels:
+        first = axes.setdefault(panel.figure, panel)
+        if panel.axes != first.axes:
+            raise ConfigError(f"{first.name} and {panel.name} belong to {panel.figure}; give them the same axes")
+    return {panel.name: panel for panel in panels}
 
 
 def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
@@ -91,17 +103,28 @@ def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
 
 def load_panel(path: Path) -> Panel:
     """Read and check a panel file, with the base that it names."""
-    defaults = {"experiment": {}, "claims": [], "axes": ["round"], "large": False}
-    file = make(_File, defaults | read_toml(path), str(path))
+    file = make(_File, DEFAULTS | _read(path), str(path))
     base = merged(read_toml(path.parent / file.base), file.experiment)
-    curves = tuple(_curve(base, table, path) for table in file.curves)
+    curves = tuple(_curve(base, table, file.changes, path) for table in file.curves)
     if bad := [axis for axis in file.axes if axis not in AXES]:
         raise ConfigError(f"{path}: axes has {bad[0]!r}, expected some of {', '.join(AXES)}")
     labels = [curve.label for curve in curves]
+    if not labels or len(set(labels)) < len(labels):
+        raise ConfigError(f"{path}: expected one or more curves, each with a label of its own, got {labels}")
     claims = tuple(make(Claim, table, f"{path}, claim") for table in file.claims)
     for claim in claims:
         claim.check(labels, str(path))
-    return Panel(path.stem, file.figure, file.title, curves, claims, tuple(file.axes), file.large)
+    return Panel(path.stem, file.figure, file.title, curves, claims, tuple(file.axes), file.order, file.large)
+
+
+def _read(path: Path) -> Table:
+    """A panel file, with what it has from the panel that it is like."""
+    table = read_toml(path)
+    if "like" not in table:
+        return table
+    other = _read(path.parent / f"{table.pop('like')}.toml")
+    changes = merged(other.get("changes", {}), table.pop("experiment", {}))
+    return other | table | {"changes": changes}
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
@@ -116,7 +139,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 def scaled(panel: Panel, scale: Scale = "full", rounds: int | None = None, seeds: int | None = None) -> Panel:
-    """The panel with fewer rounds or other seeds (0, 1, …); only its runs are other runs, not its claims."""
+    """The panel with fewer rounds, or so many seeds from its first on; its claims stay as they are."""
     changed = [replace(c, experiment=_scaled(c.experiment, DIVISORS[scale], rounds, seeds)) for c in panel.curves]
     made, whole = (max(c.experiment.rounds for c in curves) for curves in (changed, panel.curves))
     part = "" if made == whole else f"{made:,} of its {whole:,} rounds"
@@ -133,22 +156,22 @@ def on(panel: Panel, **engine: Any) -> Panel:
 
 
 def _scaled(given: Experiment, divisor: int, rounds: int | None, seeds: int | None) -> Experiment:
-    rounds = max(1, given.rounds // divisor) if rounds is None else rounds
+    rounds = max(1, given.rounds // divisor) if rounds is None else min(rounds, given.rounds)
     evaluation = given.evaluation
-    if rounds < 20 * evaluation.every:  # a short run is measured more often, or its curve would have no shape
+    if rounds < min(given.rounds, 20 * evaluation.every):  # measured more often, or the curve would have no shape
         every = max(1, rounds // 50)
         full = evaluation.full_every // evaluation.every * every
         evaluation = replace(evaluation, every=every, full_every=full)
-    chosen = given.seeds if seeds is None else tuple(range(seeds))
+    chosen = given.seeds if seeds is None else tuple(range(given.seeds[0], given.seeds[0] + seeds))
     return replace(given, rounds=rounds, evaluation=evaluation, seeds=chosen)
 
 
-def _curve(base: Table, table: Any, path: Path) -> Curve:
+def _curve(base: Table, table: Any, changes: Mapping[str, Any], path: Path) -> Curve:
     if not isinstance(table, Mapping) or not isinstance(table.get("label"), str):
         raise ConfigError(f"{path}: a curve must be a table with a label, got {table!r}")
     label = table["label"]
-    changes = {key: value for key, value in table.items() if key != "label"}
-    whole = merged(base, changes)
+    own = {key: value for key, value in table.items() if key != "label"}
+    whole = merged(merged(base, own), changes)
     if not isinstance(whole.get("algorithm"), Mapping):
         raise ConfigError(f'{path}, curve {label!r}: no algorithm; add algorithm = {{kind = "net-fleet", …}}')
     algorithm = whole.pop("algorithm")

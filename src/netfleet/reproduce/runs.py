@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,11 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from netfleet import checkpoint
 from netfleet.algorithms import ALGORITHMS
 from netfleet.config import Experiment, RunConfig
-from netfleet.errors import CheckpointError
+from netfleet.errors import ConfigError
 from netfleet.experiment import Setting, build_setting, run_one
-from netfleet.history import CONFIG_FILE, History
+from netfleet.history import CHECKPOINT_FILE, History
 from netfleet.progress import Display, Quiet
 from netfleet.reproduce.panels import Panel
 from netfleet.reproduce.store import Store, rounded
@@ -48,22 +50,28 @@ def jobs(panels: Sequence[Panel], store: Store | None = None) -> list[Job]:
     return [job for _, job in sorted(found.values(), key=lambda pair: pair[0])]
 
 
-def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | None = None) -> None:
-    """Make the runs. Each is kept in `work` until it is done, and goes on from there after an interruption."""
-    settings = Settings()
+def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | None = None) -> list[Job]:
+    """Make the runs. Each is kept in `work` until it is done, and goes on from there after an interruption.
+
+    Returns those that were left out because another command makes them at this moment.
+    """
+    settings, busy = Settings(), []
     for job in todo:
         folder = work / job.run.hash[:16]
-        with alone(folder):
-            setting = partial(settings, job.experiment, job.run.seed)
-            history = run_one(job.experiment, job.run, setting, folder, display or Quiet(), label=job.label)
-            store.save(history)
-        shutil.rmtree(folder)
+        with alone(folder) as mine:
+            if not mine:
+                busy.append(job)
+            elif store.load(job.run) is None:  # the list may be hours old
+                setting = partial(settings, job.experiment, job.run.seed)
+                store.save(run_one(job.experiment, job.run, setting, folder, display or Quiet(), label=job.label))
+                shutil.rmtree(folder)
+    return busy
 
 
 def done_rounds(job: Job, work: Path) -> int:
-    """How far an interrupted run has come."""
-    folder = work / job.run.hash[:16]
-    return History.load(folder).rounds if (folder / CONFIG_FILE).exists() else 0
+    """The round from which an interrupted run will go on."""
+    path = work / job.run.hash[:16] / CHECKPOINT_FILE
+    return checkpoint.reached(path) if path.exists() else 0
 
 
 def histories(panel: Panel, store: Store) -> dict[str, list[History]]:
@@ -89,25 +97,28 @@ def verify(todo: Sequence[Job], store: Store, rounds: int, display: Display | No
     for job in todo:
         stored = store.load(job.run)
         if stored is not None:
+            if rounds < job.experiment.evaluation.every:
+                every = job.experiment.evaluation.every
+                raise ConfigError(f"{rounds} rounds verify nothing: {job.label} is measured every {every} rounds")
             short = replace(job.experiment, rounds=min(rounds, job.experiment.rounds))
             setting = partial(settings, job.experiment, job.run.seed)
             again = run_one(short, job.run, setting, None, display or Quiet(), label=job.label)
-            checks.append(compare(job, stored, again))
+            checks.append(compare(job, stored, again, short.rounds))
     return checks
 
 
-def compare(job: Job, stored: History, again: History) -> Check:
-    """Both histories as far as both go, value by value, at the digits that are stored."""
+def compare(job: Job, stored: History, again: History, rounds: int) -> Check:
+    """Both histories up to a round, value by value, at the digits that are stored."""
     new = {record["round"]: record for record in again.timeless()}
+    old = [record for record in stored.timeless() if record["round"] <= rounds]
     pairs = [
-        (name, value, rounded(new[record["round"]].get(name)))
-        for record in stored.timeless()
-        if record["round"] in new
+        (name, value, rounded(new.get(record["round"], {}).get(name)))
+        for record in old
         for name, value in record.items()
     ]
-    gaps = [abs(old - now) for name, old, now in pairs if name == "accuracy"]
-    different = sum(old != now for _, old, now in pairs)
-    return Check(job.label, job.run.hash, again.rounds, len(pairs), different, max(gaps, default=0.0))
+    gaps = [abs(was - now) for name, was, now in pairs if name == "accuracy" and now is not None]
+    different = sum(was != now for _, was, now in pairs)
+    return Check(job.label, job.run.hash, old[-1]["round"], len(pairs), different, max(gaps, default=0.0))
 
 
 class Settings:
@@ -124,16 +135,19 @@ class Settings:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Hold a run's folder, so that two commands do not write the same run."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    path = folder.with_suffix(".lock")
-    with open(path, "w", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(
-                f"another netfleet makes the run {folder.name} at this moment; wait for it, or use another --work"
-            ) from None
-        yield
-        path.unlink()
+def alone(folder: Path) -> Iterator[bool]:
+    """Hold a run's folder, so that two commands do not write the same run; whether it could be had."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield _locked(handle)
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -35,6 +35,11 @@ class Store:
                 return history
         return None
 
+    def adopt(self, run: RunConfig) -> None:
+        """Bring a run that only another folder has into the first."""
+        if not (self.folders[0] / file_name(run.hash)).exists() and (history := self.load(run)) is not None:
+            self.save(history)
+
     def save(self, history: History) -> Path:
         """Keep a finished run."""
         path = self.folders[0] / file_name(history.hash)

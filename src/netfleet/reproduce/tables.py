@@ -16,11 +16,11 @@ from netfleet.reproduce.panels import Panel
 from netfleet.reproduce.runs import histories
 from netfleet.reproduce.store import Store, file_name
 
-HEADINGS = ("panel", "#", "claim", "paper", "ours, x̄", "verdict", "ours, workers", "verdict")
+HEADINGS = ("panel", "#", "claim", "paper", "holds if", "ours, x̄", "verdict", "ours, workers", "verdict")
 LEGEND = (
     "Accuracies are means over the last 10 evaluations, as the paper smooths; in brackets the lowest and highest of "
-    "these evaluations and of all seeds. x̄ is the average of the workers' models, scored on all test samples; "
-    "“workers” is the mean accuracy of the workers' own models on 1,000 of them."
+    "these evaluations and of all seeds: a verdict “within the spread” is not safe. x̄ is the average of the workers' "
+    "models; “workers” is the mean accuracy of their own models on a part of the test samples, in the same rounds."
 )
 
 
@@ -34,17 +34,22 @@ class Line(NamedTuple):
     def cells(self) -> list[str]:
         """The line as text."""
         parts = [(v.ours(), v.words) if v else ("–", "not run") for v in self.verdicts]
-        return [self.panel.name, self.claim.number, self.claim.text, self.claim.paper, *(c for p in parts for c in p)]
+        claim = self.claim
+        return [self.panel.name, claim.number, claim.text, claim.paper, claim.rule(), *(c for p in parts for c in p)]
 
 
 def lines(panels: Sequence[Panel], store: Store) -> list[Line]:
     """Every claim of the panels."""
     found = [(panel, histories(panel, store)) for panel in panels]
     return [
-        Line(panel, claim, tuple(judge(claim, curves, column) for column in COLUMNS))
+        Line(panel, claim, tuple(judge(claim, curves, column, _asked(panel)) for column in COLUMNS))
         for panel, curves in found
         for claim in panel.claims
     ]
+
+
+def _asked(panel: Panel) -> int:
+    return max(len(curve.experiment.seeds) for curve in panel.curves)
 
 
 def console_table(found: Sequence[Line]) -> Table:
@@ -53,14 +58,14 @@ def console_table(found: Sequence[Line]) -> Table:
     for panel, group in itertools.groupby(found, key=lambda line: line.panel.name):
         table.add_section()
         for line in group:
-            _, number, text, paper, *cells = line.cells()
+            _, number, text, paper, rule, *cells = line.cells()
             pairs = zip(cells[::2], cells[1::2], strict=True)
-            table.add_row(f"{panel}\n{number}", text, paper, *(_coloured(*pair) for pair in pairs))
+            table.add_row(f"{panel}\n{number}", text, f"{paper}\n({rule})", *(_coloured(*pair) for pair in pairs))
     return table
 
 
 def _coloured(ours: str, verdict: str) -> Text:
-    style = "green" if verdict == "holds" else "red" if verdict.startswith("does not") else "dim"
+    style = "green" if verdict.startswith("holds") else "red" if verdict.startswith("does not") else "dim"
     return Text(f"{ours}\n").append(verdict, style)
 
 
@@ -74,7 +79,7 @@ def _pipes(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _bold(cell: str) -> str:
-    return f"**{cell}**" if cell.startswith(("holds", "does not hold")) else cell
+    return f"**{cell}**" if cell.startswith(("holds", "does not hold", "undecided")) else cell
 
 
 VALUES = ("panel", "curve", "x̄", "workers", "worst worker", "x̄ at 95 % after", "sent", "samples", "results")
@@ -114,5 +119,7 @@ def _reached(runs: Sequence[History], level: float) -> str:
 
 def score(found: Sequence[Line], column: int = 0) -> str:
     """How many of the claims hold, in words."""
-    judged = [line.verdicts[column] for line in found if line.verdicts[column] is not None]
-    return f"{sum(v.holds for v in judged if v)} of {len(judged)}"
+    verdicts = [v.holds for line in found if (v := line.verdicts[column]) is not None]
+    counts = {"undecided": verdicts.count(None), "not run": len(found) - len(verdicts)}
+    rest = "".join(f", {count} {word}" for word, count in counts.items() if count)
+    return f"{verdicts.count(True)} hold, {verdicts.count(False)} do not{rest}"
