@@ -8,7 +8,7 @@ ifneq ($(SHARED_DATA),)
 export NETFLEET_DATA ?= $(abspath $(SHARED_DATA))
 endif
 
-.PHONY: demo test fast lint bench clean
+.PHONY: demo test fast lint bench figures clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "netfleet needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say make PYTHON=python3.11 (or newer)")'
@@ -32,6 +32,11 @@ test: lint
 
 bench: $(VENV)/.installed
 	$(BIN)/netfleet bench
+
+# Draws the paper's figures and fills the pages from the committed results; runs nothing.
+figures: $(VENV)/.installed
+	$(BIN)/netfleet reproduce all --draw
+	$(BIN)/python docs/make_reproduction.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

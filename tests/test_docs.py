@@ -57,8 +57,9 @@ def test_the_reference_page_is_current() -> None:
 
 
 def test_the_tables_of_results_are_those_that_were_measured() -> None:
-    for path, made in runpy.run_path(str(ROOT / "docs" / "make_performance.py"))["pages"]().items():
-        assert path.read_text(encoding="utf-8") == made, "run python docs/make_performance.py"
+    for script in ("make_performance.py", "make_reproduction.py"):
+        for path, made in runpy.run_path(str(ROOT / "docs" / script))["pages"]().items():
+            assert path.read_text(encoding="utf-8") == made, f"run python docs/{script}"
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -432,7 +432,7 @@ def test_runs_made_for_another_question_are_taken(folder: Path) -> None:
 def test_drawing_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "all", "--draw", "--from", str(folder)]) == 0
     said = capsys.readouterr().out
-    assert "fig: no runs yet" in said
+    assert "fig.png: no runs yet" in said
     assert "not run" in said
     assert not (folder / "results").exists()
 

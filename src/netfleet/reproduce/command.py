@@ -57,8 +57,9 @@ def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: 
     store = where.store()
     if run:
         _run(panels, store, where.work, console)
-    for name, members in figures.by_figure(panels).items():
-        _draw(name, members, store, where.pictures, console)
+    pictures = list(figures.by_figure(panels).values())
+    for members in pictures + [[panel] for many in pictures for panel in many if panel.headline and len(many) > 1]:
+        _draw(members, store, where.pictures, console)
     found = tables.lines(panels, store)
     if found:
         console.print(tables.console_table(found))
@@ -78,13 +79,14 @@ def _run(panels: Sequence[Panel], store: Store, work: Path, console: Console) ->
         console.print(f"{job.label}: another netfleet makes this run at this moment; it was left out", highlight=False)
 
 
-def _draw(name: str, panels: Sequence[Panel], store: Store, folder: Path, console: Console) -> None:
+def _draw(panels: Sequence[Panel], store: Store, folder: Path, console: Console) -> None:
+    name = figures.file_name(panels)
     absent = len(runs.jobs(panels, store))
     if absent == len(runs.jobs(panels)):
         console.print(f"{name}: no runs yet", highlight=False)
         return
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / figures.file_name(panels)
+    path = folder / name
     picture = figures.draw(panels, store)
     write_atomically(path, lambda file: picture.savefig(file, format="png"))
     note = f" ({absent} runs are missing)" if absent else ""

@@ -26,7 +26,15 @@ from netfleet.reproduce.claims import Claim
 Scale = Literal["full", "half", "quick"]
 #: A scaled run is the first part of the full one: all of its rounds, half of them, a twentieth.
 DIVISORS: dict[Scale, int] = dict(zip(get_args(Scale), (1, 2, 20), strict=True))
-DEFAULTS: Table = {"experiment": {}, "changes": {}, "claims": [], "axes": ["round"], "order": 9, "large": False}
+DEFAULTS: Table = {
+    "experiment": {},
+    "changes": {},
+    "claims": [],
+    "axes": ["round"],
+    "order": 9,
+    "large": False,
+    "headline": False,
+}
 AXES: tuple[XName, ...] = get_args(XName)
 
 
@@ -52,6 +60,8 @@ class Panel:
     order: int = 9
     #: Not part of "all": needs an accelerator to finish in reasonable time.
     large: bool = False
+    #: Also drawn alone.
+    headline: bool = False
     #: How much of the runs is made, where that is not all.
     part: str = ""
 
@@ -69,6 +79,7 @@ class _File:
     axes: list[Any]
     order: int
     large: bool
+    headline: bool
     changes: Mapping[str, Any]
 
 
@@ -114,7 +125,8 @@ def load_panel(path: Path) -> Panel:
     claims = tuple(make(Claim, table, f"{path}, claim") for table in file.claims)
     for claim in claims:
         claim.check(labels, str(path))
-    return Panel(path.stem, file.figure, file.title, curves, claims, tuple(file.axes), file.order, file.large)
+    axes = tuple(file.axes)
+    return Panel(path.stem, file.figure, file.title, curves, claims, axes, file.order, file.large, file.headline)
 
 
 def _read(path: Path) -> Table:
