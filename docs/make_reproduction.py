@@ -12,6 +12,7 @@ from pathlib import Path
 from netfleet.reproduce import tables
 from netfleet.reproduce.figures import by_figure, file_name
 from netfleet.reproduce.panels import find_panels
+from netfleet.reproduce.runs import histories
 from netfleet.reproduce.store import Store
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +25,8 @@ PAPER = ("fig1", "fig3", "fig4", "fig5", "fig6")
 def figure(name: str) -> str:
     """A figure's picture, claims and values."""
     panels = FIGURES[name]
+    if not any(runs for panel in panels for runs in histories(panel, STORE).values()):
+        return "Not run yet."
     found = tables.lines(panels, STORE)
     parts = [f"![{name}](../reproduce/figures/{file_name(panels)})"]
     parts += [tables.markdown(found)] if found else []

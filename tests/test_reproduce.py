@@ -15,6 +15,7 @@ from rich.console import Console
 
 from conftest import need_data
 from netfleet.cli import main
+from netfleet.config import config_hash
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.history import History
 from netfleet.progress import LiveTotal, Quiet, in_words
@@ -324,6 +325,27 @@ def test_a_stored_history_says_what_was_measured(folder: Path) -> None:
     assert stored.config == job.run.config
 
 
+def test_results_outlive_options_that_netfleet_gains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
+    todo = runs.jobs([panel])
+    runs.perform(todo, store, folder / "work")
+    for job in todo:  # as if there had been no evaluation.gradient when they were made
+        stored = store.load(job.run)
+        assert stored is not None
+        (folder / "results" / file_name(stored.hash)).unlink()
+        fewer = {key: value for key, value in stored.config["evaluation"].items() if key != "gradient"}
+        stored.config = stored.config | {"evaluation": fewer}
+        stored.hash = config_hash(stored.config)
+        store.save(stored)
+    assert len(runs.jobs([panel], store)) == 2
+    assert main(["reproduce", "--rehash", "--from", str(folder)]) == 0
+    assert "2 results gained evaluation.gradient = true" in capsys.readouterr().out
+    assert runs.jobs([panel], store) == []
+    assert len(list((folder / "results").iterdir())) == 2
+    assert main(["reproduce", "--rehash", "--from", str(folder)]) == 0
+    assert "0 results have a new hash" in capsys.readouterr().out
+
+
 # Claims
 
 
@@ -391,6 +413,21 @@ def test_a_column_that_is_measured_seldom_is_taken_in_the_same_rounds() -> None:
 def test_without_runs_there_is_no_verdict() -> None:
     assert judge(claim({"kind": "value", "of": "a"}, at_least=0.0), {"a": []}) is None
     assert not claim({"kind": "value", "of": "a"}, at_least=0.0).holds(math.nan)
+
+
+def test_the_tables_for_a_page(folder: Path) -> None:
+    panel, store = scaled(load_panel(folder / "figa.toml"), seeds=2), Store(folder / "results")
+    runs.perform(runs.jobs([panel])[:3], store, folder / "work")
+    found = tables.lines([panel], store)
+    head, _, row = (line.strip("| ").split(" | ") for line in tables.markdown(found).splitlines())
+    assert len(head) == len(row) == 9
+    assert row[:5] == ["figa", "1", "K = 2 is ahead", "ahead", "≥ +0.00"]
+    assert row[6].rstrip("*").endswith("1 of 2 seeds)")
+    first, second = tables.values([panel], store, "results/").splitlines()[2:]
+    assert "±" in first, "two seeds"
+    assert "±" not in second
+    for run in (job.run for job in runs.jobs([panel])[:3]):
+        assert f"[{run.hash[:8]}](results/{file_name(run.hash)})" in first + second
 
 
 # The command

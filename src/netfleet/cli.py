@@ -142,6 +142,9 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         "--verify", type=int, metavar="N", help="run N rounds of each stored run again and compare; write nothing"
     )
     reproduce.add_argument(
+        "--rehash", action="store_true", help="after netfleet gained options: write them into the stored runs' configs"
+    )
+    reproduce.add_argument(
         "--from", dest="source", type=Path, default=Path("reproduce"), metavar="DIR", help="the configs (reproduce)"
     )
     reproduce.add_argument(
@@ -279,6 +282,9 @@ def _reproduce(options: argparse.Namespace) -> int:
     from netfleet.reproduce import command
 
     console = Console()
+    if options.rehash:
+        command.rehash(options.source, console)
+        return 0
     if not options.names:
         command.overview(options.source, console)
         return 0

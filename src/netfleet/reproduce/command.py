@@ -16,6 +16,7 @@ from netfleet.progress import Live, LiveTotal
 from netfleet.reproduce import figures, runs, tables
 from netfleet.reproduce.panels import Panel, Scale, choose, find_panels, on, scaled
 from netfleet.reproduce.store import Store
+from netfleet.reproduce.store import rehash as rehash_results
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,14 @@ def verify(panels: Sequence[Panel], where: Places, rounds: int, console: Console
         table.add_row(check.label, check.hash[:16], *map(str, (check.rounds, check.values, check.different)), gap)
     console.print(table)
     return not any(check.different for check in checks)
+
+
+def rehash(source: Path, console: Console) -> None:
+    """Write options that netfleet has gained into the stored configs, and say which."""
+    gained = rehash_results(source / "results")
+    for words in sorted({", ".join(new) for new in gained.values()}):
+        console.print(f"{sum(', '.join(new) == words for new in gained.values())} results gained {words}", markup=False)
+    console.print(f"{len(gained)} results have a new hash; --verify some of them, then commit", highlight=False)
 
 
 def overview(source: Path, console: Console) -> None:

@@ -7,12 +7,12 @@ hash that its config does not have is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from netfleet.checkpoint import write_atomically
-from netfleet.config import RunConfig, config_hash
+from netfleet.config import RunConfig, config_hash, experiment
 from netfleet.errors import CheckpointError
 from netfleet.history import History
 
@@ -47,6 +47,41 @@ class Store:
         text = written(history)
         write_atomically(path, lambda file: file.write(text.encode()))
         return path
+
+
+def rehash(folder: Path) -> dict[str, list[str]]:
+    """Give results the options that netfleet has gained since, each at its default; what each file gained.
+
+    Sound only where the defaults compute what was computed before the options were there: verify afterwards. A config
+    that today resolves to something else than more options is left as it is.
+    """
+    gained: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*.json")):
+        history = read(path)
+        config = _resolved(history.config)
+        old, new = set(_leaves(history.config)), set(_leaves(config))
+        if old < new:
+            history.config, history.hash = config, config_hash(config)
+            Store(folder).save(history)
+            path.unlink()
+            gained[file_name(history.hash)] = sorted(f"{key} = {value}" for key, value in new - old)
+    return gained
+
+
+def _resolved(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's config as an experiment file of today would resolve it."""
+    table = {key: config[key] for key in ("rounds", "topology", "problem", "evaluation")}
+    rest = {"algorithms": [config["algorithm"]], "engine": {"dtype": config["dtype"]}, "seeds": [config["seed"]]}
+    return experiment(table | rest).runs()[0].config
+
+
+def _leaves(table: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every value of nested tables with the path to it."""
+    if isinstance(table, dict):
+        for key, value in table.items():
+            yield from _leaves(value, f"{path}.{key}".lstrip("."))
+    else:
+        yield path, json.dumps(table)
 
 
 def file_name(run_hash: str) -> str:
