@@ -21,6 +21,7 @@ from netfleet.history import History
 from netfleet.progress import LiveTotal, Quiet, in_words
 from netfleet.reproduce import runs, tables
 from netfleet.reproduce.claims import WINDOW, Claim, judge, smoothed
+from netfleet.reproduce.figures import draw
 from netfleet.reproduce.panels import choose, find_panels, load_panel, merged, scaled
 from netfleet.reproduce.store import Store, file_name, read
 
@@ -134,7 +135,7 @@ def test_names_choose_panels_and_figures(folder: Path) -> None:
 
 def test_the_panels_of_a_figure_share_their_axes(folder: Path) -> None:
     (folder / "figb.toml").write_text('axes = ["bytes"]\n' + PANEL)
-    with pytest.raises(ConfigError, match="figa and figb belong to fig; give them the same axes"):
+    with pytest.raises(ConfigError, match="figa and figb belong to fig; give them the same axes and zoom"):
         find_panels(folder)
 
 
@@ -464,6 +465,16 @@ def test_runs_made_for_another_question_are_taken(folder: Path) -> None:
     assert len(list((folder / "results").iterdir())) == 2, "seed 0 of two curves, brought over"
     assert main(["reproduce", "figa", "--seeds", "3", *where]) == 0
     assert all(path.stat().st_mtime_ns == time for path, time in made.items())
+
+
+def test_a_zoom_is_a_second_row_that_begins_higher(folder: Path) -> None:
+    for name in ("figa", "figb"):
+        (folder / f"{name}.toml").write_text("zoom = 0.5\n" + PANEL)
+    panels, store = list(find_panels(folder).values()), Store(folder / "results")
+    runs.perform(runs.jobs(panels), store, folder / "work")
+    axes = draw(panels, store).axes
+    assert [panel.get_title(loc="left") for panel in axes] == ["K", "K", "K, from 50%", "K, from 50%"]
+    assert [panel.get_ylim()[0] == 0.5 for panel in axes] == [False, False, True, True]
 
 
 def test_drawing_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,6 +92,7 @@ class Panel(NamedTuple):
     metric: Metric
     x: XName
     title: str
+    floor: float | None = None  # where the vertical axis begins, of a close look
 
 
 class Look(NamedTuple):
@@ -253,14 +254,18 @@ def draw_panels(
     """A figure of rows of panels, and one legend above them all; the size is that of a row."""
     groups = group({id(h): h for row in rows for panel in row for h in panel.histories}.values())
     styles = styles or looks(groups)
+    alike: dict[float | None, Axes] = {}
     with matplotlib.rc_context(STYLE):
         figure = Figure((size[0], size[1] * max(len(rows), 1) + 0.5), dpi=DPI, layout="constrained")
         grid = figure.add_gridspec(max(len(rows), 1), max(map(len, rows), default=1))
         for i, row in enumerate(rows):
             for j, panel in enumerate(row):
-                axes = figure.add_subplot(grid[i, j], sharey=figure.axes[0] if share_y and figure.axes else None)
+                axes = figure.add_subplot(grid[i, j], sharey=alike.get(panel.floor) if share_y else None)
+                alike.setdefault(panel.floor, axes)
                 axes.set_title(panel.title)
                 _draw(axes, group(panel.histories), styles, panel.metric, panel.x)
+                if panel.floor is not None:
+                    axes.set_ylim(bottom=panel.floor)
         if rows:
             seeds = [len(runs) for row in rows for panel in row for runs in group(panel.histories).values()]
             _legend(figure, groups, styles, np.array(seeds or [0]))

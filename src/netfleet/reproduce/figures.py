@@ -41,4 +41,6 @@ def _column(panel: Panel, store: Store) -> list[Axes]:
     metric = ACCURACY if has(runs, ACCURACY.column) else LOSS
     curves = [smoothed(history, metric.column) for history in runs]
     titles = {x: f"{panel.title} {QUANTITIES[x].over}" if len(panel.axes) > 1 else panel.title for x in panel.axes}
-    return [Axes(curves, metric, x, title) for x, title in titles.items()]
+    whole = [Axes(curves, metric, x, title) for x, title in titles.items()]
+    near = [axes._replace(title=f"{axes.title}, from {panel.zoom:.0%}", floor=panel.zoom) for axes in whole]
+    return whole + (near if panel.zoom else [])

@@ -34,6 +34,7 @@ DEFAULTS: Table = {
     "order": 9,
     "large": False,
     "headline": False,
+    "zoom": 0.0,
 }
 AXES: tuple[XName, ...] = get_args(XName)
 
@@ -62,6 +63,8 @@ class Panel:
     large: bool = False
     #: Also drawn alone.
     headline: bool = False
+    #: Also drawn from this accuracy on, where the curves meet.
+    zoom: float = 0.0
     #: How much of the runs is made, where that is not all.
     part: str = ""
 
@@ -80,6 +83,7 @@ class _File:
     order: int
     large: bool
     headline: bool
+    zoom: float
     changes: Mapping[str, Any]
 
 
@@ -94,8 +98,10 @@ def find_panels(folder: Path) -> dict[str, Panel]:
     axes: dict[str, Panel] = {}
     for panel in panels:
         first = axes.setdefault(panel.figure, panel)
-        if panel.axes != first.axes:
-            raise ConfigError(f"{first.name} and {panel.name} belong to {panel.figure}; give them the same axes")
+        if (panel.axes, panel.zoom) != (first.axes, first.zoom):
+            raise ConfigError(
+                f"{first.name} and {panel.name} belong to {panel.figure}; give them the same axes and zoom"
+            )
     return {panel.name: panel for panel in panels}
 
 
@@ -126,7 +132,8 @@ def load_panel(path: Path) -> Panel:
     for claim in claims:
         claim.check(labels, str(path))
     axes = tuple(file.axes)
-    return Panel(path.stem, file.figure, file.title, curves, claims, axes, file.order, file.large, file.headline)
+    flags = (file.order, file.large, file.headline, file.zoom)
+    return Panel(path.stem, file.figure, file.title, curves, claims, axes, *flags)
 
 
 def _read(path: Path) -> Table:
