@@ -265,7 +265,7 @@ def draw_panels(
                 axes.set_title(panel.title)
                 _draw(axes, group(panel.histories), styles, panel.metric, panel.x)
                 if panel.floor is not None:
-                    axes.set_ylim(bottom=panel.floor)
+                    axes.set_ylim(panel.floor, 1.0 if panel.metric.scale == "percent" else None)
         if rows:
             seeds = [len(runs) for row in rows for panel in row for runs in group(panel.histories).values()]
             _legend(figure, groups, styles, np.array(seeds or [0]))
