@@ -19,8 +19,9 @@ from netfleet.reproduce.store import Store, file_name
 HEADINGS = ("panel", "#", "claim", "paper", "holds if", "ours, x̄", "verdict", "ours, workers", "verdict")
 LEGEND = (
     "Accuracies are means over the last 10 evaluations, as the paper smooths; in brackets the lowest and highest of "
-    "these evaluations and of all seeds (one, unless the file says more): a verdict “within the spread” is not safe. x̄ is the average of the workers' "
-    "models; “workers” is the mean accuracy of their own models on a part of the test samples, in the same rounds."
+    "these evaluations and of all seeds (one, unless the file says more): a verdict “within the spread” is not safe. "
+    "x̄ is the average of the workers' models; “workers” is the mean accuracy of their own models on a part of the test "
+    "samples, in the same rounds."
 )
 
 
