@@ -227,6 +227,7 @@ def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path) -> None:
     runs.perform(todo, store, folder / "work")
     runs.perform(todo, store, folder / "work", counter)
     assert counter.begun == []
+    assert not list((folder / "work").iterdir())
 
 
 def test_the_time_left_counts_what_is_still_to_do(folder: Path) -> None:

@@ -61,10 +61,11 @@ def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | No
         with alone(folder) as mine:
             if not mine:
                 busy.append(job)
-            elif store.load(job.run) is None:  # the list may be hours old
+                continue
+            if store.load(job.run) is None:  # the list may be hours old
                 setting = partial(settings, job.experiment, job.run.seed)
                 store.save(run_one(job.experiment, job.run, setting, folder, display or Quiet(), label=job.label))
-                shutil.rmtree(folder)
+            shutil.rmtree(folder)
     return busy
 
 
