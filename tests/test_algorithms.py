@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import digits_problem, matrix_mix, rollout
-from netfleet import DSGD, GTSGD, LDSGD, ConfigError, NetFleet, Problem, make_topology
+from netfleet import DSGD, GTSGD, LDSGD, NetFleet, Problem, make_topology
 from netfleet.problems.synthetic import Logistic, Quadratics
 from oracle import algorithm_1
 
@@ -137,10 +137,3 @@ def test_net_fleet_reaches_the_optimum_of_logistic_regression(graph: Any) -> Non
     problem = Logistic(6, d=4, samples=20, batch=0, seed=2, dtype=torch.float64)
     last = rollout(NetFleet(K=5, eta=0.1), problem, matrix_mix(dense(graph)), 1500)[-1]
     assert (last.x - problem.optimum).norm() < 1e-10
-
-
-@pytest.mark.parametrize("method", [NetFleet, LDSGD])
-@pytest.mark.parametrize("K", [0, -3, 2.5])
-def test_fewer_than_one_local_step_is_refused(method: Any, K: Any) -> None:
-    with pytest.raises(ConfigError, match=f"K, the number of local steps per round, must be a whole number .* got {K}"):
-        method(K=K)

@@ -18,12 +18,15 @@ def consensus_error(x: Tensor) -> Tensor:
 
 
 def tracking_error(state: Any) -> Tensor | None:
-    """‖Σᵢ (yᵢ − gᵢ)‖, which a tracking method keeps at 0; None for a state without y and g."""
-    if not {"y", "g"} <= set(state._fields):
+    """‖Σᵢ (yᵢ − gᵢ)‖ or ‖Σᵢ cᵢ‖, which a tracking method keeps at 0; None for other states."""
+    names = set(state._fields)
+    if "c" in names:
+        gap: Tensor = state.c.cpu().double()
+    elif "y" in names and names & {"g", "u"}:
+        gap = state.y.cpu().double() - (state.g if "g" in names else state.u).cpu().double()
+    else:
         return None
-    y, g = state.y, state.g
-    gap: Tensor = (y.cpu().double() - g.cpu().double()).sum(dim=0).norm()
-    return gap
+    return gap.sum(dim=0).norm()  # type: ignore[no-any-return]
 
 
 def measure(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import torch
@@ -19,12 +20,18 @@ from netfleet.registry import Registry
 MODELS: Registry[nn.Module] = Registry("model", returns=nn.Module)
 
 
-Init = Literal["torch", "glorot", "he"]
+Init = Literal["torch", "glorot", "he", "small"]
 
 
 def initialise(model: nn.Module, init: Init) -> nn.Module:
-    """Draw a model's weights: as torch does by default, or uniformly after Glorot (2010) or He (2015), biases 0."""
-    draws: dict[str, Callable[[Tensor], Tensor]] = {"glorot": nn.init.xavier_uniform_, "he": nn.init.kaiming_uniform_}
+    """Draw a model's weights: as torch does by default, or with biases 0 and weights uniform after Glorot (2010) or
+    He (2015), or normal with the small standard deviation 0.02.
+    """
+    draws: dict[str, Callable[[Tensor], Tensor]] = {
+        "glorot": nn.init.xavier_uniform_,
+        "he": nn.init.kaiming_uniform_,
+        "small": partial(nn.init.normal_, std=0.02),
+    }
     draw = draws.get(init)
     for module in model.modules():
         if draw and isinstance(module, nn.Conv2d | nn.Linear):

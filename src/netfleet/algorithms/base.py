@@ -7,6 +7,7 @@ worker that the engine hosts here: all m in the simulator, one on a peer. It may
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ class Mix(Protocol):
 class State(Protocol):
     """A NamedTuple of `[..., d]` tensors, the models first and called `x`.
 
-    A state with `y` and `g` is a tracking method's: Σ(yᵢ − gᵢ) = 0 is then watched in every History.
+    Some names mean the same everywhere, and are watched in every History: `y` follows the gradient `g` (or the
+    momentum `u`), Σ(yᵢ − gᵢ) = 0; `c` is added to every gradient as a correction, Σcᵢ = 0.
     """
 
     @property
@@ -79,6 +81,18 @@ class Algorithm(ABC):
     @abstractmethod
     def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
         """The state after round t."""
+
+
+def check_momentum(value: float, name: str = "beta") -> None:
+    """Refuse a momentum under which a constant gradient would be added up for ever."""
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name}, the momentum, must lie in [0, 1), got {value!r}; 0.9 is usual")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse a step size that is no step."""
+    if not (value > 0 and math.isfinite(value)):
+        raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; 1 is usual")
 
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm", returns=Algorithm)

@@ -1,0 +1,68 @@
+r"""K-GT: gradient tracking with K local steps, corrected by the mean of all of a round's gradients.
+
+| paper | here | |
+|---|---|---|
+| x_i⁽ᵗ⁾⁺ᵏ | `x` | model of a worker |
+| c_i⁽ᵗ⁾ | `c` | correction, Σᵢ cᵢ = 0 |
+| z_i⁽ᵗ⁾ | `z` | mean corrected gradient of the round, (x⁽ᵗ⁾ − x⁽ᵗ⁾⁺ᴷ) / (K η_c) |
+| η_c, η_s | `eta`, `eta_s` | step sizes of a local step and of the exchange |
+
+    x⁽ᵗ⁾⁺ᵏ⁺¹ = x⁽ᵗ⁾⁺ᵏ − η_c (∇F(x⁽ᵗ⁾⁺ᵏ; ξ) + c⁽ᵗ⁾),  k = 0, …, K − 1               (1)
+    c⁽ᵗ⁺¹⁾ = c⁽ᵗ⁾ − z⁽ᵗ⁾ + W z⁽ᵗ⁾                                                (2)
+    x⁽ᵗ⁺¹⁾ = W (x⁽ᵗ⁾ − K η_s η_c z⁽ᵗ⁾)                                           (3)
+
+NET-FLEET's correction within a round is W y₀ − g₀, which rests on the last mini-batch; this one rests on the mean of
+K. A round here begins with the exchange, and the corrections begin at 0. On the exact average this is SCAFFOLD
+(option II) with η_s as its server step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_positive
+from netfleet.problems.base import Problem
+
+
+@ALGORITHMS.register("k-gt")
+@dataclass(frozen=True, kw_only=True)
+class KGT(Algorithm):
+    """Gradient tracking with K local steps of size η and an exchange of step size η_s."""
+
+    K: int = 10
+    eta_s: float = 1.0
+
+    title = "K-GT"
+    citation = """@article{liu2024decentralized,
+  title   = {Decentralized gradient tracking with local steps},
+  author  = {Liu, Yue and Lin, Tao and Koloskova, Anastasiia and Stich, Sebastian U.},
+  journal = {Optimization Methods and Software},
+  year    = {2024},
+  doi     = {10.1080/10556788.2024.2322095}
+}"""
+
+    class State(NamedTuple):
+        x: Tensor  # [..., d]
+        c: Tensor  # [..., d]
+        z: Tensor  # [..., d]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("eta_s", self.eta_s)
+
+    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
+        return self.State(x, torch.zeros_like(x), torch.zeros_like(x))
+
+    def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
+        eta = self.step_size(t)
+        start, c = mix(s.x, s.z)  # eq. (3), W
+        c.add_(s.c).sub_(s.z)  # eq. (2)
+        x = start.clone()
+        for k in range(1, self.K + 1):
+            x.sub_(f.grad(x, f.sample(t, k)) + c, alpha=eta)  # eq. (1)
+        z = (start - x).div_(self.K * eta)
+        return self.State(start.sub_(z, alpha=self.K * self.eta_s * eta), c, z)  # eq. (3)

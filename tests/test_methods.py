@@ -1,0 +1,259 @@
+"""What each method's paper proves: its iterates, where it converges to, and what it becomes in special cases."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import transcripts
+from conftest import matrix_mix, rollout
+from netfleet import Algorithm, ConfigError, Problem
+from netfleet.algorithms import ALGORITHMS
+from netfleet.problems.synthetic import Logistic, Quadratics
+
+EXACT = 1e-12
+
+
+def build(kind: str, **params: Any) -> Algorithm:
+    return ALGORITHMS.build({"kind": kind, **params})
+
+
+def dense(topology: Any) -> np.ndarray:
+    return topology.W().toarray()
+
+
+# Rounds of the first group begin with the exchange, so the paper's models after it are W x of ours.
+BEFORE_THE_EXCHANGE = [
+    ("k-gt", transcripts.k_gt, {"K": 3}),
+    ("k-gt", transcripts.k_gt, {"K": 3, "eta_s": 0.7}),
+    ("periodical-gt", transcripts.periodical_gt, {"K": 3}),
+    ("led", transcripts.led, {"K": 3, "beta": 0.2}),
+    ("d2", transcripts.d2, {}),
+    ("pd-sgdm", transcripts.pd_sgdm, {"K": 3, "beta": 0.8}),
+    ("d-msgd", transcripts.d_msgd, {"K": 3, "beta": 0.8}),
+    ("dfedavgm", transcripts.dfedavgm, {"K": 3, "beta": 0.8}),
+]
+AFTER_THE_ROUND = [
+    ("lu-gt", transcripts.lu_gt, {"K": 3}),
+    ("dsgt", transcripts.dsgt, {"K": 3}),
+    ("qg-dsgdm", transcripts.qg_dsgdm, {"beta": 0.8, "mu": 0.7}),
+    ("momentum-tracking", transcripts.momentum_tracking, {"beta": 0.8}),
+]
+
+
+def assert_same(states: list[Any], W: np.ndarray, models: Any) -> None:
+    for t, (state, expected) in enumerate(zip(states, models, strict=True)):
+        assert np.abs(W @ state.x.numpy() - expected).max() < EXACT, f"round {t}"
+
+
+@pytest.mark.parametrize(("kind", "paper", "params"), BEFORE_THE_EXCHANGE)
+@pytest.mark.parametrize("problem", ["noisy", "logistic"])
+def test_the_iterates_are_the_papers_after_each_exchange(
+    graph: Any, request: Any, problem: str, kind: str, paper: Any, params: dict[str, Any]
+) -> None:
+    f, W = request.getfixturevalue(problem), dense(graph)
+    states = rollout(build(kind, eta=0.05, **params), f, matrix_mix(W), 8)[1:]
+    start = f.start().repeat(f.m, 1).numpy()
+    assert_same(states, W, islice(paper(transcripts.gradient_of(f), W, start, 0.05, **params), 8))
+
+
+@pytest.mark.parametrize(("kind", "paper", "params"), AFTER_THE_ROUND)
+@pytest.mark.parametrize("problem", ["noisy", "logistic"])
+def test_the_iterates_are_the_papers_after_each_round(
+    graph: Any, request: Any, problem: str, kind: str, paper: Any, params: dict[str, Any]
+) -> None:
+    f, W = request.getfixturevalue(problem), dense(graph)
+    states = rollout(build(kind, eta=0.05, **params), f, matrix_mix(W), 8)[1:]
+    start = f.start().repeat(f.m, 1).numpy()
+    assert_same(states, np.eye(f.m), islice(paper(transcripts.gradient_of(f), W, start, 0.05, **params), 8))
+
+
+@pytest.mark.parametrize("gossip", [1, 2])
+def test_dfedsam_is_its_papers(graph: Any, logistic: Problem, gossip: int) -> None:
+    W, params = dense(graph), {"K": 3, "rho": 0.1, "gossip": gossip}
+    states = rollout(build("dfedsam", eta=0.05, **params), logistic, matrix_mix(W), 8)[1:]
+    start = logistic.start().repeat(6, 1).numpy()
+    models = transcripts.dfedsam(transcripts.gradient_of(logistic), W, start, 0.05, **params)
+    assert_same(states, np.linalg.matrix_power(W, gossip), islice(models, 8))
+
+
+EXACT_METHODS = [
+    ("net-fleet", {"K": 5}),
+    ("gt-sgd", {}),
+    ("k-gt", {"K": 5}),
+    ("k-gt", {"K": 5, "eta_s": 0.5}),
+    ("periodical-gt", {"K": 5}),
+    ("lu-gt", {"K": 5}),
+    ("led", {"K": 5}),
+    ("led", {"K": 5, "beta": 0.1}),
+    ("d2", {}),
+    ("momentum-tracking", {"beta": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("kind", "params"), EXACT_METHODS)
+def test_corrected_methods_reach_the_optimum_of_heterogeneous_quadratics(
+    graph: Any, quadratics: Any, kind: str, params: dict[str, Any]
+) -> None:
+    last = rollout(build(kind, eta=0.03, **params), quadratics, matrix_mix(dense(graph)), 3000)[-1]
+    assert (last.x - quadratics.optimum).abs().max() < 1e-11
+
+
+@pytest.mark.parametrize(("kind", "params"), EXACT_METHODS)
+def test_corrected_methods_reach_the_optimum_when_the_step_size_falls(
+    graph: Any, quadratics: Any, kind: str, params: dict[str, Any]
+) -> None:
+    falling = {"kind": "step", "start": 0.03, "every": 300, "factor": 0.8}
+    last = rollout(build(kind, eta=falling, **params), quadratics, matrix_mix(dense(graph)), 3000)[-1]
+    assert (last.x - quadratics.optimum).abs().max() < 1e-9
+
+
+def fixed_point(method: Algorithm, problem: Quadratics, W: np.ndarray) -> np.ndarray:
+    """Where the models come to rest: with exact gradients a round is an affine map s ↦ M s + c of all that is kept.
+
+    What the map conserves, it keeps from the start.
+    """
+    mix = matrix_mix(W)
+    start = method.init(problem, mix, problem.start().repeat(problem.m, 1))  # type: ignore[arg-type]
+    shape = torch.stack(list(start)).shape
+
+    def step(s: np.ndarray) -> np.ndarray:
+        state = type(start)(*torch.from_numpy(s.reshape(shape)))
+        return torch.stack(list(method.round(problem, mix, 1, state))).numpy().ravel()  # type: ignore[arg-type]
+
+    n = int(np.prod(shape))
+    c = step(np.zeros(n))
+    gap = np.eye(n) - np.stack([step(unit) - c for unit in np.eye(n)], axis=1)
+    U, sizes, _ = np.linalg.svd(gap)
+    conserved = U[:, sizes < 1e-10].T  # vᵀ(I − M) = 0
+    assert np.abs(conserved @ c).max(initial=0) < 1e-10
+    s0 = torch.stack(list(start)).numpy().ravel()
+    s = np.linalg.lstsq(np.vstack([gap, conserved]), np.concatenate([c, conserved @ s0]), rcond=None)[0]
+    assert np.abs(step(s) - s).max() < 1e-10
+    return s.reshape(shape)[0]
+
+
+BIASED_METHODS = [
+    ("ld-sgd", {"K": 5}),
+    ("dsgd", {}),
+    ("pd-sgdm", {"K": 5, "beta": 0.5}),
+    ("d-msgd", {"K": 5, "beta": 0.5}),
+    ("dfedavgm", {"K": 5, "beta": 0.5}),
+    ("dsgt", {"K": 5}),
+    ("qg-dsgdm", {"beta": 0.5, "mu": 0.5}),
+]
+
+
+@pytest.mark.parametrize(("kind", "params"), BIASED_METHODS)
+def test_uncorrected_methods_stop_at_their_biased_fixed_point(
+    graph: Any, quadratics: Any, kind: str, params: dict[str, Any]
+) -> None:
+    method, W = build(kind, eta=0.03, **params), dense(graph)
+    limit = rollout(method, quadratics, matrix_mix(W), 3000)[-1].x.numpy()
+    expected = fixed_point(method, quadratics, W)
+    assert np.abs(limit - expected).max() < 1e-9
+    assert np.abs(expected - quadratics.optimum.numpy()).max() > 1e-3
+
+
+@pytest.mark.parametrize(("kind", "params"), EXACT_METHODS)
+def test_the_fixed_point_of_corrected_methods_is_the_optimum(
+    graph: Any, quadratics: Any, kind: str, params: dict[str, Any]
+) -> None:
+    rest = fixed_point(build(kind, eta=0.03, **params), quadratics, dense(graph))
+    assert np.abs(rest - quadratics.optimum.numpy()).max() < 1e-9
+
+
+SAME = [
+    ("pd-sgdm", {"K": 4, "beta": 0.0}, "ld-sgd", {"K": 4}),
+    ("dfedavgm", {"K": 4, "beta": 0.0}, "ld-sgd", {"K": 4}),
+    ("dfedsam", {"K": 4, "rho": 0.0}, "ld-sgd", {"K": 4}),
+    ("d-msgd", {"K": 4, "beta": 0.0}, "ld-sgd", {"K": 4}),
+    ("led", {"K": 1}, "d2", {}),
+    ("led", {"K": 1, "beta": 1.0}, "d2", {}),
+    ("dsgt", {"K": 1}, "gt-sgd", {}),
+    ("momentum-tracking", {"beta": 0.0}, "gt-sgd", {}),
+]
+ON_THE_EXACT_AVERAGE = [
+    ("led", {"K": 4}, "k-gt", {"K": 4}),
+]
+
+
+def assert_same_models(one: Algorithm, other: Algorithm, problem: Problem, W: np.ndarray) -> None:
+    for a, b in zip(*(rollout(m, problem, matrix_mix(W), 10) for m in (one, other)), strict=True):
+        assert (a.x - b.x).abs().max() < EXACT
+
+
+@pytest.mark.parametrize(("kind", "params", "special", "like"), SAME)
+def test_special_cases_agree(
+    graph: Any, noisy: Problem, kind: str, params: dict[str, Any], special: str, like: dict[str, Any]
+) -> None:
+    eta = {"kind": "halve", "start": 0.1, "every": 3}
+    assert_same_models(build(kind, eta=eta, **params), build(special, eta=eta, **like), noisy, dense(graph))
+
+
+@pytest.mark.parametrize(("kind", "params", "special", "like"), ON_THE_EXACT_AVERAGE)
+def test_special_cases_agree_on_the_exact_average(
+    noisy: Problem, kind: str, params: dict[str, Any], special: str, like: dict[str, Any]
+) -> None:
+    J = np.full((6, 6), 1 / 6)
+    assert_same_models(build(kind, eta=0.1, **params), build(special, eta=0.1, **like), noisy, J)
+
+
+def test_lu_gt_without_local_steps_is_gt_dsgd(graph: Any, noisy: Problem) -> None:
+    W, eta = dense(graph), 0.1
+    G = transcripts.gradient_of(noisy)
+    X = noisy.start().repeat(6, 1).numpy()
+    g = G(X, 0, 0)
+    Y = g
+    lu_gt = rollout(build("lu-gt", K=1, eta=eta), noisy, matrix_mix(W), 8)
+    for t in range(8):  # GT-DSGD: W after the step
+        X = W @ (X - eta * Y)
+        Y, g = W @ Y + G(X, t, 1) - g, G(X, t, 1)
+        assert np.abs(lu_gt[t + 1].x.numpy() - X).max() < EXACT
+
+
+def test_k_gt_is_net_fleets_family(graph: Any, quadratics: Any) -> None:
+    # With exact gradients near the optimum all local gradients of a round agree, so do the corrections: −∇fᵢ(x*).
+    wanted = -quadratics.full_grad(quadratics.optimum.expand(6, -1))
+    mix = matrix_mix(dense(graph))
+    fleet = rollout(build("net-fleet", K=4, eta=0.03), quadratics, mix, 2000)[-1]
+    assert (fleet.y - fleet.g - wanted).abs().max() < 1e-10
+    for kind in ("k-gt", "led"):
+        assert (rollout(build(kind, K=4, eta=0.03), quadratics, mix, 2000)[-1].c - wanted).abs().max() < 1e-10
+
+
+def test_tracking_methods_reach_the_optimum_of_logistic_regression(graph: Any) -> None:
+    problem = Logistic(6, d=4, samples=20, batch=0, seed=2, dtype=torch.float64)
+    for kind in ("k-gt", "led", "lu-gt", "periodical-gt"):
+        last = rollout(build(kind, K=5, eta=0.1), problem, matrix_mix(dense(graph)), 1500)[-1]
+        assert (last.x - problem.optimum).norm() < 1e-10, kind
+
+
+@pytest.mark.parametrize("kind", sorted(name for name in ALGORITHMS if hasattr(ALGORITHMS[name], "K")))
+@pytest.mark.parametrize("K", [0, -3, 2.5])
+def test_fewer_than_one_local_step_is_refused(kind: str, K: Any) -> None:
+    with pytest.raises(ConfigError, match="K"):
+        build(kind, K=K)
+
+
+@pytest.mark.parametrize(
+    ("kind", "params", "words"),
+    [
+        ("pd-sgdm", {"beta": 1.0}, r"beta, the momentum, must lie in \[0, 1\), got 1.0"),
+        ("d-msgd", {"beta": -0.1}, "beta, the momentum"),
+        ("dfedavgm", {"beta": 1.5}, "beta, the momentum"),
+        ("momentum-tracking", {"beta": 1.0}, "beta, the momentum"),
+        ("qg-dsgdm", {"mu": 1.0}, "mu, the momentum"),
+        ("k-gt", {"eta_s": 0.0}, "eta_s must be a finite number above 0, got 0.0"),
+        ("led", {"beta": 1.5}, "beta, LED's step along the correction"),
+        ("dfedsam", {"rho": -1.0}, "rho >= 0"),
+        ("dfedsam", {"gossip": 0}, "gossip >= 1"),
+    ],
+)
+def test_bad_hyper_parameters_are_refused(kind: str, params: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build(kind, **params)
