@@ -149,3 +149,76 @@ def momentum_tracking(G: Gradient, W: Array, X: Array, eta: float, beta: float) 
         C = W @ (C - U) + U
         U = beta * U + G(X, t, 1)
         yield X
+
+
+# Methods with a server: one model x, and a loop over the workers that it chose.
+
+Chosen = Callable[[int], list[int]]
+
+
+def fedavg(G: Gradient, X: Array, eta: float, K: int, chosen: Chosen, eta_g: float = 1.0) -> Iterator[Array]:
+    x, m = X[0], len(X)
+    for t in range(10**9):
+        Y = np.tile(x, (m, 1))
+        for k in range(1, K + 1):
+            Y = Y - eta * G(Y, t, k)
+        x = x + eta_g * sum(Y[i] - x for i in chosen(t)) / len(chosen(t))
+        yield np.tile(x, (m, 1))
+
+
+def scaffold(
+    G: Gradient, X: Array, eta: float, K: int, chosen: Chosen, eta_g: float = 1.0, option: str = "II"
+) -> Iterator[Array]:
+    x, m = X[0], len(X)
+    c, c_i = np.zeros_like(x), np.zeros_like(X)
+    for t in range(10**9):
+        Y = np.tile(x, (m, 1))
+        for k in range(1, K + 1):
+            Y = Y - eta * (G(Y, t, k) - c_i + c)
+        at_x = G(np.tile(x, (m, 1)), t, K + 1)
+        dx, dc = np.zeros_like(x), np.zeros_like(x)
+        new = c_i.copy()
+        for i in chosen(t):
+            new[i] = at_x[i] if option == "I" else c_i[i] - c + (x - Y[i]) / (K * eta)
+            dx, dc = dx + (Y[i] - x) / len(chosen(t)), dc + (new[i] - c_i[i]) / len(chosen(t))
+        x, c, c_i = x + eta_g * dx, c + len(chosen(t)) / m * dc, new
+        yield np.tile(x, (m, 1))
+
+
+def vrl_sgd(G: Gradient, X: Array, eta: float, K: int) -> Iterator[Array]:
+    delta = np.zeros_like(X)
+    for t in range(10**9):
+        for k in range(1, K + 1):
+            X = X - eta * (G(X, t, k) - delta)
+        mean = np.tile(X.mean(0), (len(X), 1))
+        delta, X = delta + (mean - X) / (K * eta), mean
+        yield X
+
+
+def proxskip(G: Gradient, W: Array, X: Array, eta: float, p: float, steps: Chosen) -> Iterator[Array]:
+    h = np.zeros_like(X)
+    for t in range(10**9):
+        for k in steps(t):
+            ahead = X - eta * (G(X, t, k) - h)
+            X = W @ ahead if k == steps(t)[-1] else ahead
+            h = h + p / eta * (X - ahead)
+        yield X
+
+
+def svrg(G: Gradient, full: Callable[[Array], Array], X: Array, eta: float, K: int, period: int) -> Iterator[Array]:
+    for t in range(10**9):
+        if t % period == 0:
+            snapshot, mu = X, full(X).mean(0)
+        Y = X
+        for k in range(1, K + 1):
+            Y = Y - eta * (G(Y, t, k) - G(snapshot, t, k) + mu)
+        X = np.tile(Y.mean(0), (len(X), 1))
+        yield X
+
+
+def spider(G: Gradient, full: Callable[[Array], Array], X: Array, eta: float, period: int) -> Iterator[Array]:
+    before, v = X, np.zeros_like(X[0])
+    for t in range(10**9):
+        v = full(X).mean(0) if t % period == 0 else v + (G(X, t, 1) - G(before, t, 1)).mean(0)
+        X, before = X - eta * v, X
+        yield X

@@ -242,7 +242,7 @@ def _algorithms(options: argparse.Namespace) -> int:
     import inspect
 
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     _make_importable(None)
     from netfleet.algorithms import ALGORITHMS
@@ -256,10 +256,12 @@ def _algorithms(options: argparse.Namespace) -> int:
     if options.bibtex:
         print("\n".join(dict.fromkeys(getattr(ALGORITHMS[name], "citation", "") for name in ALGORITHMS)))
         return 0
-    table = Table("kind", "method", "parameters", "citation", title="Algorithms")
+    table = Table(Column("kind", no_wrap=True), "method", "over", "parameters", "citation", title="Algorithms")
     for name in sorted(ALGORITHMS):
-        defaults = ", ".join(f"{key} = {p.default}" for key, p in parameters(ALGORITHMS[name]).items())
-        table.add_row(name, ALGORITHMS[name].title, defaults, _short_citation(ALGORITHMS[name].citation))  # type: ignore[attr-defined]
+        method: Any = ALGORITHMS[name]
+        defaults = ", ".join(f"{key} = {p.default}" for key, p in parameters(method).items())
+        over = "server" if method.server else "graph"
+        table.add_row(name, method.title, over, defaults, _short_citation(method.citation))
     Console().print(table)
     print("netfleet algorithms NAME shows the equations of a method and its BibTeX; --bibtex prints all of them.")
     return 0

@@ -20,6 +20,7 @@ from netfleet.config import EngineConfig, Evaluation, Experiment, RunConfig, con
 from netfleet.engines import ENGINES, Snapshot
 from netfleet.errors import CheckpointError, ConfigError, DivergedError
 from netfleet.history import CHECKPOINT_FILE, CONFIG_FILE, History
+from netfleet.network import network_for
 from netfleet.problems import PROBLEMS, Problem
 from netfleet.progress import Display, Live, Quiet
 from netfleet.recorder import RunRecorder
@@ -133,8 +134,9 @@ def _train(
     )
     display.begin(label, start.t if start else 0, settings.rounds)
     try:
+        network = network_for(algorithm, setting.topology, history.seed)
         history.final = ENGINES[settings.engine.kind](
-            setting.problem, setting.topology, algorithm, settings.rounds, recorder, start, settings.engine.threads
+            setting.problem, network, algorithm, settings.rounds, recorder, start, settings.engine.threads
         )
     except DivergedError as error:
         history.diverged = str(error)

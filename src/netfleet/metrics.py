@@ -18,10 +18,12 @@ def consensus_error(x: Tensor) -> Tensor:
 
 
 def tracking_error(state: Any) -> Tensor | None:
-    """‖Σᵢ (yᵢ − gᵢ)‖ or ‖Σᵢ cᵢ‖, which a tracking method keeps at 0; None for other states."""
+    """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
     names = set(state._fields)
     if "c" in names:
         gap: Tensor = state.c.cpu().double()
+    elif "v_i" in names:
+        gap = state.v.cpu().double() - state.v_i.cpu().double()
     elif "y" in names and names & {"g", "u"}:
         gap = state.y.cpu().double() - (state.g if "g" in names else state.u).cpu().double()
     else:

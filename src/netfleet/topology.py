@@ -104,8 +104,24 @@ class Topology:
         """Who needs worker i in round t: all j ≠ i with Wⱼᵢ ≠ 0; its neighbours where W is symmetric."""
         return _others(self.W(t) if self.schedule.symmetric else csr_array(self.W(t).T), i)
 
+    def row(self, i: int, t: int = 0) -> dict[int, float]:
+        """Row i of W(t), zeros left out."""
+        W = self.W(t)
+        part = slice(W.indptr[i], W.indptr[i + 1])
+        return {j: w for j, w in zip(W.indices[part].tolist(), W.data[part].tolist(), strict=True) if w != 0}
+
+    def average(self, t: int = 0) -> None:
+        """No row of W(t) is meant to be like the others."""
+
+    def active(self, t: int = 0) -> None:
+        """Everyone computes."""
+
+    def sends(self, i: int, t: int = 0) -> int:
+        """How many messages worker i sends in an exchange of round t."""
+        return len(self.readers(i, t))
+
     def messages(self, t: int = 0) -> int:
-        """How many messages round t sends, both directions of a link counted."""
+        """How many messages an exchange of round t takes, both directions of a link counted."""
         W = self.W(t)
         return int(np.count_nonzero(W.data) - np.count_nonzero(W.diagonal()))
 

@@ -38,7 +38,8 @@ class State(Protocol):
     """A NamedTuple of `[..., d]` tensors, the models first and called `x`.
 
     Some names mean the same everywhere, and are watched in every History: `y` follows the gradient `g` (or the
-    momentum `u`), Σ(yᵢ − gᵢ) = 0; `c` is added to every gradient as a correction, Σcᵢ = 0.
+    momentum `u`), Σ(yᵢ − gᵢ) = 0; `c` is added to every gradient as a correction, Σcᵢ = 0;
+    `v` is the server's mean of the `v_i`.
     """
 
     @property
@@ -55,6 +56,8 @@ class Algorithm(ABC):
     eta: float | Mapping[str, Any] | Schedule = 0.01
 
     State: ClassVar[type]
+    #: Written for a server: `mix` is then the exact average over those who take part, whatever the topology.
+    server: ClassVar[bool] = False
     title: ClassVar[str] = ""
     citation: ClassVar[str] = ""
 
@@ -93,6 +96,25 @@ def check_positive(name: str, value: float) -> None:
     """Refuse a step size that is no step."""
     if not (value > 0 and math.isfinite(value)):
         raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; 1 is usual")
+
+
+def check_participation(value: float) -> None:
+    """Refuse a share of the workers that is none."""
+    if not 0 < value <= 1:
+        raise ConfigError(
+            f"participation, the share of workers that a round is done with, must lie in (0, 1] (1: all), got {value!r}"
+        )
+
+
+def participants(m: int, participation: float) -> int:
+    """How many of m workers that share is; at least one."""
+    return max(1, round(participation * m))
+
+
+def check_period(value: int) -> None:
+    """Refuse a number of rounds that is none."""
+    if value < 1:
+        raise ConfigError(f"period, in rounds, must be at least 1, got {value!r}")
 
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm", returns=Algorithm)

@@ -64,6 +64,10 @@ class LED(Algorithm):
         eta, before = self.step_size(t), self.step_size(max(t - 1, 0))
         x = mix(s.x)  # eq. (2)
         c = (s.x - x).mul_((self.beta or 1 / self.K) / before).add_(s.c)  # eq. (3)
-        for k in range(1, self.K + 1):
+        for k in range(1, self.steps(f, t) + 1):
             x.sub_(f.grad(x, f.sample(t, k)) + c, alpha=eta)  # eq. (1)
         return self.State(x, c)
+
+    def steps(self, f: Problem, t: int) -> int:
+        """τ, the local steps of round t."""
+        return self.K

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -45,8 +46,11 @@ class Host(Protocol):
     def mixer(self, t: int) -> Mix:
         """The average over the neighbourhood in round t (−1 while the algorithm initialises)."""
 
+    def active(self, t: int) -> Tensor | None:
+        """Which of this host's workers take part in round t, `[rows, 1]`; None: all do."""
+
     def bytes_sent(self) -> int:
-        """Payload bytes that this host's workers have sent so far."""
+        """Payload bytes that this host's workers have sent so far, or a server has sent to them."""
 
     def gather(self, snapshot: Snapshot) -> Snapshot | None:
         """All workers' snapshot on the host that keeps the record, None on the others."""
@@ -81,6 +85,7 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
         _offer(host, recorder, now)
         for t in range(now.t, rounds):
             began = time.perf_counter()
+            f.choose(host.active(t))
             state = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, now.state)  # type: ignore[arg-type]
             _check_finite(algorithm, state, t)
             now = Snapshot(
@@ -116,19 +121,44 @@ def _offer(host: Host, recorder: Recorder, snapshot: Snapshot) -> None:
 
 
 class _Counted:
-    """A problem that counts the samples that an algorithm's gradients use."""
+    """A problem that counts the samples that an algorithm's gradients use.
+
+    In a round that some workers sit out, their gradients are 0 and are not computed.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.samples = 0
+        self.choose(None)
+
+    def choose(self, active: Tensor | None) -> None:
+        """Say which rows take part from now on, `[rows, 1]`; None: all do."""
+        self.active = Problem.active if active is None else active
+        self._rows = None if active is None else active[:, 0].nonzero()[:, 0]
+        self._part = self.problem if self._rows is None else self.problem.among(self._rows.tolist())
+
+    def sample(self, t: int, k: int) -> Sample:
+        return self._part.sample(t, k) if self._part.workers else Sample(t, k, 0)
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         self.samples += sample.size
-        return self.problem.grad(x, sample)
+        return self._spread(x, lambda part, rows: part.grad(rows, sample))
 
     def full_grad(self, x: Tensor) -> Tensor:
-        self.samples += self.problem.size
-        return self.problem.full_grad(x)
+        self.samples += self._part.size if self._part.workers else 0
+        return self._spread(x, lambda part, rows: part.full_grad(rows))
+
+    def _spread(self, x: Tensor, gradient: Callable[[Problem, Tensor], Tensor]) -> Tensor:
+        if self._rows is None:
+            return gradient(self.problem, x)
+        out = torch.zeros_like(x)
+        if len(self._rows):
+            if self.problem.buffers is not None:
+                self._part.buffers = self.problem.buffers[self._rows]
+            out[self._rows] = gradient(self._part, x[self._rows])
+            if self.problem.buffers is not None and self._part.buffers is not None:
+                self.problem.buffers[self._rows] = self._part.buffers
+        return out
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.problem, name)

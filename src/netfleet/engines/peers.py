@@ -17,9 +17,9 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.engines.loop import Recorder, Snapshot, join, share, train
 from netfleet.errors import TransportError
+from netfleet.network import Network
 from netfleet.problems.base import Problem
 from netfleet.problems.pool import one_intra_op_thread
-from netfleet.topology import Topology
 
 
 class Tag(NamedTuple):
@@ -38,22 +38,19 @@ class Peer:
 
     alone = False
 
-    def __init__(self, i: int, problem: Problem, topology: Topology, exchange: Exchange, gather: Gather) -> None:
-        self.i, self.problem, self.topology = i, problem.at([i]), topology
+    def __init__(self, i: int, problem: Problem, network: Network, exchange: Exchange, gather: Gather) -> None:
+        self.i, self.problem, self.network = i, problem.at([i]), network
         self._exchange, self.gather = exchange, gather
         self._sent = 0
 
     def mixer(self, t: int) -> Mix:
-        W = self.topology.W(max(t, 0))
-        start, stop = W.indptr[self.i], W.indptr[self.i + 1]
-        weights = dict(zip(W.indices[start:stop].tolist(), W.data[start:stop].tolist(), strict=True))
-        readers = len(self.topology.readers(self.i, max(t, 0)))
+        weights, sends = self.network.row(self.i, max(t, 0)), self.network.sends(self.i, max(t, 0))
         calls = iter(range(2**31))
 
         def mix(*vectors: Tensor) -> Tensor | tuple[Tensor, ...]:
             payload = torch.cat(vectors, dim=-1)  # [1, Σd]: one message
             received = self._exchange(Tag(t, next(calls)), payload)
-            self._sent += readers * payload.numel() * payload.element_size()
+            self._sent += sends * payload.numel() * payload.element_size()
             average = weights.get(self.i, 0.0) * payload
             for j in sorted(received):
                 average = average + weights[j] * received[j]
@@ -62,6 +59,10 @@ class Peer:
 
         return mix  # type: ignore[return-value]
 
+    def active(self, t: int) -> Tensor | None:
+        mask = self.network.active(t)
+        return None if mask is None else torch.from_numpy(mask[self.i : self.i + 1, None])
+
     def bytes_sent(self) -> int:
         return self._sent
 
@@ -69,10 +70,10 @@ class Peer:
 class Mailboxes:
     """The in-memory transport: each peer posts to its readers and waits for its neighbours."""
 
-    def __init__(self, topology: Topology) -> None:
-        self.topology = topology
+    def __init__(self, network: Network) -> None:
+        self.network = network
         self._changed = threading.Condition()
-        self._posted: list[dict[tuple[Any, int], Any]] = [{} for _ in range(topology.m)]
+        self._posted: list[dict[tuple[Any, int], Any]] = [{} for _ in range(network.m)]
         self._closed = False
 
     def exchange(self, i: int) -> Exchange:
@@ -80,8 +81,8 @@ class Mailboxes:
 
         def swap(tag: Tag, payload: Tensor) -> Mapping[int, Tensor]:
             t = max(tag.t, 0)
-            self._post(i, self.topology.readers(i, t), tag, payload)
-            return self._collect(i, self.topology.neighbours(i, t), tag)
+            self._post(i, self.network.readers(i, t), tag, payload)
+            return self._collect(i, self.network.neighbours(i, t), tag)
 
         return swap
 
@@ -92,8 +93,8 @@ class Mailboxes:
             self._post(i, [0], ("gather", snapshot.t), snapshot)
             if i != 0:
                 return None
-            parts = self._collect(0, range(self.topology.m), ("gather", snapshot.t))
-            return join([parts[j] for j in range(self.topology.m)])
+            parts = self._collect(0, range(self.network.m), ("gather", snapshot.t))
+            return join([parts[j] for j in range(self.network.m)])
 
         return bring
 
@@ -120,7 +121,7 @@ class Mailboxes:
 
 def run_peers(
     problem: Problem,
-    topology: Topology,
+    network: Network,
     algorithm: Algorithm,
     rounds: int,
     recorder: Recorder,
@@ -128,25 +129,25 @@ def run_peers(
     threads: int = 0,
 ) -> Snapshot:
     """Train with one thread per worker over the in-memory transport; `threads` has no meaning here."""
-    network = Mailboxes(topology)
+    mail = Mailboxes(network)
     silent = _Silent(recorder)
 
     def host(i: int) -> Snapshot:
         torch.set_num_threads(1)
         try:
-            peer = Peer(i, problem, topology, network.exchange(i), network.gather(i))
+            peer = Peer(i, problem, network, mail.exchange(i), mail.gather(i))
             mine = None if start is None else share(start, [i], counts=i == 0)
             return train(peer, algorithm, rounds, recorder if i == 0 else silent, mine)
         except BaseException:
-            network.close()
+            mail.close()
             raise
 
-    with one_intra_op_thread(), ThreadPoolExecutor(topology.m, "peer") as pool:
-        futures = [pool.submit(host, i) for i in range(topology.m)]
+    with one_intra_op_thread(), ThreadPoolExecutor(network.m, "peer") as pool:
+        futures = [pool.submit(host, i) for i in range(network.m)]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
         except KeyboardInterrupt:
-            network.close()
+            mail.close()
             raise
     return join(_results(futures))
 

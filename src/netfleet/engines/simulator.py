@@ -12,9 +12,9 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.engines.loop import Recorder, Snapshot, train
 from netfleet.memory import Arena
+from netfleet.network import Network
 from netfleet.problems.base import Problem
 from netfleet.problems.pool import Pool, available_threads, one_intra_op_thread
-from netfleet.topology import Topology
 
 #: W is applied sparsely where a smaller share of it is not zero (netfleet bench mixing).
 SPARSE_SHARE = 1 / 8
@@ -27,18 +27,22 @@ class Simulator:
 
     alone = True
 
-    def __init__(self, problem: Problem, topology: Topology, threads: int = 0) -> None:
-        self.problem, self.topology = problem, topology
+    def __init__(self, problem: Problem, network: Network, threads: int = 0) -> None:
+        self.problem, self.network = problem, network
         self._pool = Pool(threads or available_threads())
         self._sent, self._arena = 0, Arena()
-        self._static = None if topology.varying else self._matrix(0)
+        self._static = None if network.varying else self._matrix(0)
 
     def _matrix(self, t: int) -> Tensor:
-        return as_matrix(self.topology.W(max(t, 0)), self.problem.dtype, self.problem.device)
+        """W(t), or its one row where all are equal."""
+        row = self.network.average(max(t, 0))
+        if row is not None:
+            return torch.from_numpy(row[None]).to(self.problem.device, self.problem.dtype)
+        return as_matrix(self.network.W(max(t, 0)), self.problem.dtype, self.problem.device)
 
     def mixer(self, t: int) -> Mix:
         W = self._matrix(t) if self._static is None else self._static
-        messages = self.topology.messages(max(t, 0))
+        messages = self.network.messages(max(t, 0))
 
         def mix(*vectors: Tensor) -> Tensor | tuple[Tensor, ...]:
             self._sent += messages * sum(v.shape[1] * v.element_size() for v in vectors)
@@ -49,15 +53,22 @@ class Simulator:
 
     def _product(self, W: Tensor, x: Tensor) -> Tensor:
         if self.problem.device.type != "cpu":
-            return W @ x
+            return (W @ x).expand_as(x).contiguous()
         out = self._arena.empty_like(x)
 
         def columns(_: int, i: int) -> None:
             part = slice(i * _COLUMNS, (i + 1) * _COLUMNS)
-            torch.mm(W, x[:, part], out=out[:, part])
+            if len(W) == len(x):
+                torch.mm(W, x[:, part], out=out[:, part])
+            else:
+                out[:, part] = torch.mm(W, x[:, part])
 
         self._pool.each(columns, -(-x.shape[1] // _COLUMNS))
         return out
+
+    def active(self, t: int) -> Tensor | None:
+        mask = self.network.active(t)
+        return None if mask is None else torch.from_numpy(mask[:, None]).to(self.problem.device)
 
     def bytes_sent(self) -> int:
         return self._sent
@@ -86,7 +97,7 @@ def as_sparse(W: csr_array, dtype: torch.dtype) -> Tensor:
 
 def run_simulator(
     problem: Problem,
-    topology: Topology,
+    network: Network,
     algorithm: Algorithm,
     rounds: int,
     recorder: Recorder,
@@ -95,4 +106,4 @@ def run_simulator(
 ) -> Snapshot:
     """Train on one machine, all workers at once."""
     with one_intra_op_thread():
-        return train(Simulator(problem, topology, threads), algorithm, rounds, recorder, start)
+        return train(Simulator(problem, network, threads), algorithm, rounds, recorder, start)

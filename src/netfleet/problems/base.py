@@ -46,6 +46,10 @@ class Problem(ABC):
     optimum: Tensor | None = None
     smoothness: float | None = None
     variance: float | None = None
+    #: What the draws of mini-batches begin with.
+    seed: int = 0
+    #: Which of the hosted workers take part in this round, `[rows, 1]` or one for all; the engine says so.
+    active: Tensor = torch.tensor([[True]])
     #: Training samples of the hosted workers: what `full_grad` uses.
     size: int = 0
     #: What `buffers` are before training.
@@ -62,6 +66,10 @@ class Problem(ABC):
     @abstractmethod
     def at(self, workers: Sequence[int]) -> Problem:
         """The same problem hosting only these workers."""
+
+    def among(self, rows: Sequence[int]) -> Problem:
+        """The same problem hosting only some of its rows, for a round that the others sit out."""
+        return self.at([self.workers[i] for i in rows])
 
     @abstractmethod
     def sample(self, t: int, k: int) -> Sample:

@@ -177,10 +177,17 @@ class ModuleProblem(Problem):
         return self._path.name
 
     def at(self, workers: Sequence[int]) -> ModuleProblem:
+        return self._hosting(workers, threads=1)
+
+    def among(self, rows: Sequence[int]) -> ModuleProblem:
+        return self._hosting([self.workers[i] for i in rows], self._threads)
+
+    def _hosting(self, workers: Sequence[int], threads: int) -> ModuleProblem:
         other = object.__new__(ModuleProblem)
         other.__dict__.update(self.__dict__)
-        other.workers, other._threads = tuple(workers), 1
-        other._host()
+        other.workers, other._threads = tuple(workers), threads
+        if workers:
+            other._host()
         return other
 
     def start(self) -> Tensor:

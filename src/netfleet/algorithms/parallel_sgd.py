@@ -1,0 +1,45 @@
+r"""Parallel SGD: a server averages one gradient of every worker, as a large mini-batch would.
+
+| symbol | here | |
+|---|---|---|
+| x | `x` | the server's model, the same in every row |
+| η | `eta` | step size |
+
+    x ← (1/m) Σᵢ (x − η ∇Fᵢ(x; ξᵢ))                                             (1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.problems.base import Problem
+
+
+@ALGORITHMS.register("parallel-sgd")
+@dataclass(frozen=True, kw_only=True)
+class ParallelSGD(Algorithm):
+    """SGD with the average of all workers' gradients, step size η."""
+
+    server = True
+    title = "Parallel SGD"
+    citation = """@article{dekel2012optimal,
+  title   = {Optimal Distributed Online Prediction Using Mini-Batches},
+  author  = {Dekel, Ofer and Gilad-Bachrach, Ran and Shamir, Ohad and Xiao, Lin},
+  journal = {Journal of Machine Learning Research},
+  volume  = {13},
+  year    = {2012}
+}"""
+
+    class State(NamedTuple):
+        x: Tensor  # [..., d]
+
+    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
+        return self.State(x)
+
+    def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
+        g = f.grad(s.x, f.sample(t, 1))
+        return self.State(mix(s.x.sub(g, alpha=self.step_size(t))))  # eq. (1)

@@ -1,0 +1,78 @@
+r"""SCAFFOLD: local steps corrected by control variates that the server and the workers keep.
+
+| paper | here | |
+|---|---|---|
+| x, c | `x`, `v` | the server's model and control variate, the same in every row |
+| c_i | `v_i` | the worker's control variate |
+| y_i | `y` | the worker's model during its local steps |
+| η_l, η_g | `eta`, `eta_g` | step sizes of the workers and of the server |
+| 𝒮, N | `participation`, m | share of the workers that a round is done with; their number |
+
+    y_i ← y_i − η_l (g_i(y_i) − c_i + c),  K times from x                        (1)
+    option I:   c_i⁺ = g_i(x)                                                   (2)
+    option II:  c_i⁺ = c_i − c + (x − y_i) / (K η_l)                            (3)
+    x ← x + η_g (1/|𝒮|) Σ_{i ∈ 𝒮} (y_i − x)                                      (4)
+    c ← c + (1/N) Σ_{i ∈ 𝒮} (c_i⁺ − c_i)                                        (5)
+
+Option I takes one more gradient, here on a mini-batch of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_participation, check_positive, participants
+from netfleet.problems.base import Problem
+
+
+@ALGORITHMS.register("scaffold")
+@dataclass(frozen=True, kw_only=True)
+class SCAFFOLD(Algorithm):
+    """K corrected local steps of size η, a server step of size η_g, control variates by option I or II."""
+
+    K: int = 10
+    eta_g: float = 1.0
+    option: Literal["I", "II"] = "II"
+    participation: float = 1.0
+
+    server = True
+    title = "SCAFFOLD"
+    citation = """@inproceedings{karimireddy2020scaffold,
+  title     = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
+  author    = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and
+               Stich, Sebastian U. and Suresh, Ananda Theertha},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year      = {2020}
+}"""
+
+    class State(NamedTuple):
+        x: Tensor  # [..., d]
+        v: Tensor  # [..., d]
+        v_i: Tensor  # [..., d]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("eta_g", self.eta_g)
+        check_participation(self.participation)
+
+    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
+        return self.State(x, torch.zeros_like(x), torch.zeros_like(x))
+
+    def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
+        eta = self.step_size(t)
+        y, correction = s.x.clone(), s.v - s.v_i
+        for k in range(1, self.K + 1):
+            y.sub_(f.grad(y, f.sample(t, k)) + correction, alpha=eta)  # eq. (1)
+        if self.option == "I":
+            v_i = f.grad(s.x, f.sample(t, self.K + 1))  # eq. (2)
+        else:
+            v_i = (s.x - y).div_(self.K * eta).sub_(correction)  # eq. (3)
+        v_i = torch.where(f.active, v_i, s.v_i)
+        share = participants(f.m, self.participation) / f.m  # |𝒮| / N
+        dx, dv = mix(y.sub_(s.x), v_i - s.v_i)
+        x = dx.mul_(self.eta_g).add_(s.x)  # eq. (4)
+        return self.State(x, dv.mul_(share).add_(s.v), v_i)  # eq. (5)

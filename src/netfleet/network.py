@@ -1,0 +1,118 @@
+"""What carries the messages of a round: the topology itself, or a server that averages exactly.
+
+| symbol | here | meaning |
+|---|---|---|
+| m, n | `m`, `n` | number of workers, and of those that a round is done with |
+| 𝒮_t | `chosen(t)` | who takes part in round t |
+
+Engines see a network only through `Network`; a `Topology` is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+
+from netfleet.algorithms.base import Algorithm, check_participation, participants
+from netfleet.randomness import generator
+from netfleet.topology import Topology
+
+Mask = npt.NDArray[np.bool_]
+Weights = npt.NDArray[np.float64]
+
+
+class Network(Protocol):
+    """Who hears whom in round t, with what weight, and how many messages that takes."""
+
+    @property
+    def m(self) -> int: ...
+    @property
+    def varying(self) -> bool: ...
+
+    def W(self, t: int = 0) -> csr_array:
+        """The weights of round t; row i is what worker i makes of the others."""
+
+    def row(self, i: int, t: int = 0) -> dict[int, float]:
+        """Row i of W(t), zeros left out."""
+
+    def average(self, t: int = 0) -> Weights | None:
+        """The one row of a W(t) whose rows are all equal, where that is how it is meant."""
+
+    def neighbours(self, i: int, t: int = 0) -> list[int]:
+        """Whom worker i hears."""
+
+    def readers(self, i: int, t: int = 0) -> list[int]:
+        """Who hears worker i."""
+
+    def sends(self, i: int, t: int = 0) -> int:
+        """Messages of one exchange that are sent by worker i, or to it by a server."""
+
+    def messages(self, t: int = 0) -> int:
+        """Messages of one exchange, of all workers."""
+
+    def active(self, t: int = 0) -> Mask | None:
+        """Who computes in round t, `[m]`; None: all do."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The exact average over those who take part, given to everyone: one message up and one down for each of them."""
+
+    m: int
+    participation: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_participation(self.participation)
+
+    @property
+    def n(self) -> int:
+        """How many take part in a round."""
+        return participants(self.m, self.participation)
+
+    @property
+    def varying(self) -> bool:
+        return self.n < self.m
+
+    def chosen(self, t: int) -> list[int]:
+        """Who takes part in round t: n workers drawn for (seed, t)."""
+        if not self.varying:
+            return list(range(self.m))
+        return sorted(generator("participation", self.seed, t).permutation(self.m)[: self.n].tolist())
+
+    def W(self, t: int = 0) -> csr_array:
+        return csr_array(np.broadcast_to(self.average(t), (self.m, self.m)))
+
+    def row(self, i: int, t: int = 0) -> dict[int, float]:
+        return dict.fromkeys(self.chosen(t), 1 / self.n)
+
+    def average(self, t: int = 0) -> Weights:
+        weights = np.zeros(self.m)
+        weights[self.chosen(t)] = 1 / self.n
+        return weights
+
+    def neighbours(self, i: int, t: int = 0) -> list[int]:
+        return [j for j in self.chosen(t) if j != i]
+
+    def readers(self, i: int, t: int = 0) -> list[int]:
+        return [j for j in range(self.m) if j != i] if i in self.chosen(t) else []
+
+    def sends(self, i: int, t: int = 0) -> int:
+        return 2 if self.m > 1 and i in self.chosen(t) else 0
+
+    def messages(self, t: int = 0) -> int:
+        return 2 * self.n if self.m > 1 else 0
+
+    def active(self, t: int = 0) -> Mask | None:
+        return self.average(t) > 0 if self.varying else None
+
+
+def network_for(algorithm: Algorithm, topology: Topology, seed: int) -> Network:
+    """What an algorithm's messages travel over: the topology, or the server that it is written for."""
+    if not algorithm.server:
+        return topology
+    return Server(topology.m, getattr(algorithm, "participation", 1.0), seed)
