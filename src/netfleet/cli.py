@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from netfleet.errors import ConfigError, NetfleetError
 
@@ -256,12 +256,12 @@ def _algorithms(options: argparse.Namespace) -> int:
     if options.bibtex:
         print("\n".join(dict.fromkeys(getattr(ALGORITHMS[name], "citation", "") for name in ALGORITHMS)))
         return 0
-    table = Table(Column("kind", no_wrap=True), "method", "over", "parameters", "citation", title="Algorithms")
+    table = Table(Column("kind", no_wrap=True), "over", "parameters", "citation", title="Algorithms")
     for name in sorted(ALGORITHMS):
-        method: Any = ALGORITHMS[name]
-        defaults = ", ".join(f"{key} = {p.default}" for key, p in parameters(method).items())
-        over = "server" if method.server else "graph"
-        table.add_row(name, method.title, over, defaults, _short_citation(method.citation))
+        known: Any = ALGORITHMS[name]
+        defaults = ", ".join(f"{key} = {p.default}" for key, p in parameters(known).items())
+        over = "server" if known.server else "graph"
+        table.add_row(name, over, defaults, _short_citation(known.citation))
     Console().print(table)
     print("netfleet algorithms NAME shows the equations of a method and its BibTeX; --bibtex prints all of them.")
     return 0
