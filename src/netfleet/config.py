@@ -135,7 +135,8 @@ class Experiment:
         labels: list[str] = []
         for table in self.algorithms:
             title = getattr(ALGORITHMS[table["kind"]], "title", None)
-            labels.append(str(table.get("label") or title or table["kind"]))
+            short = f", {table['compress']['kind']}" if "compress" in table else ""
+            labels.append(str(table.get("label") or f"{title or table['kind']}{short}"))
         for label in labels:
             if labels.count(label) > 1:
                 raise ConfigError(
@@ -250,15 +251,14 @@ def _resolve_problem(table: Table) -> Table:
 
 
 def _resolve_algorithm(table: Any) -> Table:
-    from netfleet.algorithms import ALGORITHMS
-    from netfleet.schedules import resolve
+    from netfleet.compression import make_algorithm, resolve_algorithm
 
     kind, params = split(table, "algorithm")
     label = params.pop("label", None)
     if label is not None:
         check_type(label, str, f"algorithm {kind!r}: label")
-    resolved = {key: resolve(value) for key, value in ALGORITHMS.resolve({"kind": kind, **params}).items()}
-    ALGORITHMS.build(resolved)  # K < 1, a negative step size: said now, not in the middle of an experiment
+    resolved = resolve_algorithm({"kind": kind, **params})
+    make_algorithm(resolved)  # K < 1, a negative step size: said now, not in the middle of an experiment
     return resolved | ({"label": label} if label else {})
 
 

@@ -14,8 +14,9 @@ import tomli_w
 import torch
 
 from netfleet import checkpoint
-from netfleet.algorithms import ALGORITHMS, Algorithm
+from netfleet.algorithms import Algorithm
 from netfleet.checkpoint import write_atomically
+from netfleet.compression import make_algorithm
 from netfleet.config import EngineConfig, Evaluation, Experiment, RunConfig, config_hash
 from netfleet.engines import ENGINES, Snapshot
 from netfleet.errors import CheckpointError, ConfigError, DivergedError
@@ -109,7 +110,7 @@ def run_one(
     """Make one run of an experiment, or go on with what its folder holds; `setting` is asked for only if needed."""
     history, start = _open(run, folder, resume, experiment.engine.device)
     if start is None or history.rounds < experiment.rounds or not history.records:
-        algorithm = ALGORITHMS.build(run.config["algorithm"])
+        algorithm = make_algorithm(run.config["algorithm"])
         _train(setting(), algorithm, experiment, history, start, display, label)
     return history
 
@@ -187,7 +188,7 @@ def _open(run: RunConfig, folder: Path | None, resume: bool, device: str) -> tup
     if not path.exists():
         fresh.write_config()
         return fresh, None
-    state_type = ALGORITHMS[run.config["algorithm"]["kind"]].State  # type: ignore[attr-defined]
+    state_type = make_algorithm(run.config["algorithm"]).State
     start = checkpoint.load(path, run.hash, state_type, torch.device(checked_device(device)))
     history.keep_until(start.t)
     return history, start
@@ -263,7 +264,7 @@ def simulate(
             + "; make them agree"
         )
     if not isinstance(algorithm, Algorithm):
-        algorithm = ALGORITHMS.build(algorithm)
+        algorithm = make_algorithm(algorithm)
     settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine)
     described = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
     config = described | {"rounds": rounds, "seed": seed, "evaluation": asdict(evaluation), "dtype": engine.dtype}

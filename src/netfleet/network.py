@@ -18,6 +18,8 @@ import numpy.typing as npt
 from scipy.sparse import csr_array
 
 from netfleet.algorithms.base import Algorithm, check_participation, participants
+from netfleet.compression import Compressed
+from netfleet.errors import ConfigError
 from netfleet.randomness import generator
 from netfleet.topology import Topology
 
@@ -113,6 +115,11 @@ class Server:
 
 def network_for(algorithm: Algorithm, topology: Topology, seed: int) -> Network:
     """What an algorithm's messages travel over: the topology, or the server that it is written for."""
-    if not algorithm.server:
-        return topology
-    return Server(topology.m, getattr(algorithm, "participation", 1.0), seed)
+    if algorithm.server:
+        return Server(topology.m, getattr(algorithm, "participation", 1.0), seed)
+    if isinstance(algorithm, Compressed) and algorithm.memory and topology.varying:
+        raise ConfigError(
+            f"compress: differences need weights that stay as they are, but {topology.name!r} changes from round to "
+            f"round; add memory = false to send the vectors themselves, or use a fixed graph"
+        )
+    return topology

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
+from netfleet.compression import Packed, pack
 from netfleet.engines.loop import Recorder, Snapshot, join, share, train
 from netfleet.errors import TransportError
 from netfleet.network import Network
@@ -47,15 +48,17 @@ class Peer:
         weights, sends = self.network.row(self.i, max(t, 0)), self.network.sends(self.i, max(t, 0))
         calls = iter(range(2**31))
 
-        def mix(*vectors: Tensor) -> Tensor | tuple[Tensor, ...]:
-            payload = torch.cat(vectors, dim=-1)  # [1, Σd]: one message
+        def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
+            packed = [pack(v) for v in vectors]
+            payload = torch.cat([p.wire for p in packed], dim=-1)  # [1, bytes]: one message
             received = self._exchange(Tag(t, next(calls)), payload)
-            self._sent += sends * payload.numel() * payload.element_size()
-            average = weights.get(self.i, 0.0) * payload
+            self._sent += sends * payload.numel()
+            averages = [weights.get(self.i, 0.0) * p.values for p in packed]
             for j in sorted(received):
-                average = average + weights[j] * received[j]
-            mixed = torch.split(average, [v.shape[-1] for v in vectors], dim=-1)
-            return mixed[0] if len(mixed) == 1 else mixed
+                parts = torch.split(received[j], [p.wire.shape[-1] for p in packed], dim=-1)
+                for average, p, part in zip(averages, packed, parts, strict=True):
+                    average.add_(p.decode(part), alpha=weights[j])
+            return averages[0] if len(averages) == 1 else tuple(averages)
 
         return mix  # type: ignore[return-value]
 

@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
+from netfleet.compression import Packed, pack
 from netfleet.engines.loop import Recorder, Snapshot, train
 from netfleet.memory import Arena
 from netfleet.network import Network
@@ -44,9 +45,10 @@ class Simulator:
         W = self._matrix(t) if self._static is None else self._static
         messages = self.network.messages(max(t, 0))
 
-        def mix(*vectors: Tensor) -> Tensor | tuple[Tensor, ...]:
-            self._sent += messages * sum(v.shape[1] * v.element_size() for v in vectors)
-            mixed = tuple(self._product(W, v) for v in vectors)
+        def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
+            packed = [pack(v) for v in vectors]
+            self._sent += messages * sum(p.wire.shape[1] for p in packed)
+            mixed = tuple(self._product(W, p.values) for p in packed)
             return mixed[0] if len(mixed) == 1 else mixed
 
         return mix  # type: ignore[return-value]

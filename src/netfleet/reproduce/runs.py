@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from netfleet import checkpoint
-from netfleet.algorithms import ALGORITHMS
+from netfleet.compression import make_algorithm
 from netfleet.config import Experiment, RunConfig
 from netfleet.errors import ConfigError
 from netfleet.experiment import Setting, build_setting, run_one
@@ -33,7 +33,7 @@ class Job(NamedTuple):
     @property
     def cost(self) -> float:
         """Of a round, in gradients: what the time left is reckoned from."""
-        algorithm = ALGORITHMS.build(self.run.config["algorithm"])
+        algorithm = make_algorithm(self.run.config["algorithm"])
         workers, batch = self.experiment.topology.get("workers", 1), self.experiment.problem.get("batch", 1)
         return float(getattr(algorithm, "K", 1) * workers * batch)
 

@@ -1,0 +1,225 @@
+"""Codecs: a vector of each worker as bytes and back, every row by itself.
+
+What a codec draws at random comes from a key of 64 bits per row, so that a replayed round sends the same bytes. A codec
+that only rounds is lossless for what it has decoded, but none has to be: errors are the wrapper's business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from netfleet import randomness
+from netfleet.errors import ConfigError
+from netfleet.registry import Registry
+
+
+class Packed(NamedTuple):
+    """What is sent of one vector per worker, and what the receivers make of it."""
+
+    wire: Tensor  # [rows, bytes], uint8
+    values: Tensor  # [rows, d]
+    decode: Callable[[Tensor], Tensor]  # the bytes of any row's sender -> its values
+
+
+def pack(vector: Tensor | Packed) -> Packed:
+    """A vector that is sent as it is, or one that a codec has packed."""
+    if isinstance(vector, Packed):
+        return vector
+    dtype = vector.dtype
+    return Packed(_bytes(vector), vector, lambda wire: _numbers(wire, dtype))
+
+
+def _bytes(values: Tensor) -> Tensor:
+    return values.contiguous().view(torch.uint8)
+
+
+def _numbers(wire: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes as numbers; a copy, since they may lie at any place of a message."""
+    return wire.clone(memory_format=torch.contiguous_format).view(dtype)
+
+
+class Codec(ABC):
+    """How a vector is made short. `gamma` is the step towards the neighbours that its errors allow."""
+
+    gamma: float = 1.0
+
+    @abstractmethod
+    def encode(self, v: Tensor, keys: randomness.U64) -> Tensor:
+        """The rows of v as bytes, `[rows, n]`; `keys` are 64 random bits for each row."""
+
+    @abstractmethod
+    def decode(self, wire: Tensor, d: int, dtype: torch.dtype) -> Tensor:
+        """The rows `[rows, d]` that some bytes stand for."""
+
+    def __call__(self, v: Tensor, keys: randomness.U64) -> Packed:
+        """Pack the rows of v."""
+        d, dtype, device = v.shape[-1], v.dtype, v.device
+        wire = self.encode(v, keys)
+        return Packed(wire, self.decode(wire, d, dtype).to(device), lambda other: self.decode(other, d, dtype))
+
+
+CODECS: Registry[Codec] = Registry("compression", returns=Codec)
+
+
+@CODECS.register("cast")
+@dataclass(frozen=True)
+class Cast(Codec):
+    """Half as many bytes: every entry as a 16-bit number, bfloat16 (the range of float32) or float16 (more digits)."""
+
+    to: Literal["bfloat16", "float16"] = "bfloat16"
+
+    def encode(self, v: Tensor, keys: randomness.U64) -> Tensor:
+        short = getattr(torch, self.to)
+        limit = torch.finfo(short).max
+        return _bytes(v.clamp(-limit, limit).to(short))
+
+    def decode(self, wire: Tensor, d: int, dtype: torch.dtype) -> Tensor:
+        return _numbers(wire, getattr(torch, self.to)).to(dtype)
+
+
+@CODECS.register("quantize")
+@dataclass(frozen=True)
+class Quantize(Codec):
+    """Stochastic rounding to 2^(bits−1) − 1 levels on either side of 0, relative to the largest entry of each block.
+
+    Unbiased: an entry is rounded up with the probability that makes its mean right (QSGD, Alistarh et al. 2017, with
+    the maximum in place of the Euclidean norm). The scale of a block costs 4 bytes.
+    """
+
+    bits: Literal[8, 4] = 8
+    block: int = 256
+
+    def __post_init__(self) -> None:
+        if self.block < 1:
+            raise ConfigError(f"block, the entries that share a scale, must be at least 1, got {self.block}")
+
+    @property
+    def levels(self) -> int:
+        """The number of steps from 0 to the largest entry."""
+        return (1 << (self.bits - 1)) - 1
+
+    def encode(self, v: Tensor, keys: randomness.U64) -> Tensor:
+        v = v.cpu().float()
+        scale = _blocks(v, self.block).abs().amax(dim=2)  # [rows, blocks]
+        steps = v.div(self._spread(scale, v.shape[1])).nan_to_num_(0.0).mul_(self.levels)
+        codes = (
+            steps.add_(_noise(keys, v.shape[1]))
+            .floor_()
+            .clamp_(-self.levels, self.levels)
+            .add_(self.levels)
+            .to(torch.uint8)
+        )
+        return torch.cat([_bytes(scale), self._squeeze(codes)], dim=1)
+
+    def decode(self, wire: Tensor, d: int, dtype: torch.dtype) -> Tensor:
+        wire = wire.cpu()
+        split = 4 * -(-d // self.block)
+        steps = self._stretch(wire[:, split:])[:, :d].to(dtype).sub_(self.levels).div_(self.levels)
+        return steps.mul_(self._spread(_numbers(wire[:, :split], torch.float32), d).to(dtype))
+
+    def _spread(self, scale: Tensor, d: int) -> Tensor:
+        """The scale of each of d entries."""
+        return scale.repeat_interleave(self.block, dim=1)[:, :d]
+
+    def _squeeze(self, codes: Tensor) -> Tensor:
+        """Two codes in a byte, where they are half as long."""
+        if self.bits == 8:
+            return codes
+        pairs = _blocks(codes, 2)
+        return pairs[:, :, 0] | pairs[:, :, 1] << 4
+
+    def _stretch(self, codes: Tensor) -> Tensor:
+        return codes if self.bits == 8 else torch.stack([codes & 15, codes >> 4], dim=2).flatten(1)
+
+
+def _noise(keys: randomness.U64, d: int) -> Tensor:
+    """Uniform on (0, 1), `[rows, d]`, from 16 random bits each: enough to choose between two neighbouring levels."""
+    words = randomness.bits("round", keys[:, None].view(np.int64), np.arange(-(-d // 4)))
+    return torch.from_numpy(words.view(np.uint16)[:, :d].astype(np.float32)).add_(0.5).mul_(2.0**-16)
+
+
+def _blocks(v: Tensor, size: int) -> Tensor:
+    """Rows cut into blocks, the last filled up with zeros."""
+    return torch.nn.functional.pad(v, (0, -v.shape[1] % size)).view(len(v), -1, size)
+
+
+class _Sparse(Codec):
+    """Some of the entries, the rest taken as 0."""
+
+    share: float
+
+    def count(self, d: int) -> int:
+        """How many entries of d are sent."""
+        return max(1, round(self.share * d))
+
+    def _check(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"share, of the entries that are sent, must lie in (0, 1], got {self.share!r}")
+
+
+@CODECS.register("top-k")
+@dataclass(frozen=True)
+class TopK(_Sparse):
+    """The largest entries, with their places: 8 bytes for each in float32."""
+
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @property
+    def gamma(self) -> float:  # type: ignore[override]
+        """Four times the share, after the values that the authors of CHOCO-SGD tuned."""
+        return min(1.0, 4 * self.share)
+
+    def encode(self, v: Tensor, keys: randomness.U64) -> Tensor:
+        places = v.abs().topk(self.count(v.shape[1])).indices.sort().values
+        return torch.cat([_bytes(places.to(torch.int32)), _bytes(v.gather(1, places))], dim=1)
+
+    def decode(self, wire: Tensor, d: int, dtype: torch.dtype) -> Tensor:
+        k = self.count(d)
+        places = _numbers(wire[:, : 4 * k], torch.int32).long()
+        return _scattered(places, _numbers(wire[:, 4 * k :], dtype), d)
+
+
+@CODECS.register("random-k")
+@dataclass(frozen=True)
+class RandomK(_Sparse):
+    """Entries drawn at random; their places follow from a key of 8 bytes that is sent with them."""
+
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        self._check()
+
+    @property
+    def gamma(self) -> float:  # type: ignore[override]
+        """The share, after the values that the authors of CHOCO-SGD tuned."""
+        return self.share
+
+    def encode(self, v: Tensor, keys: randomness.U64) -> Tensor:
+        places = self._places(keys, v.shape[1]).to(v.device)
+        head = torch.from_numpy(keys[:, None].view(np.uint8).copy())
+        return torch.cat([head.to(v.device), _bytes(v.gather(1, places))], dim=1)
+
+    def decode(self, wire: Tensor, d: int, dtype: torch.dtype) -> Tensor:
+        keys = wire[:, :8].cpu().contiguous().numpy().view(np.uint64)[:, 0]
+        return _scattered(self._places(keys, d).to(wire.device), _numbers(wire[:, 8:], dtype), d)
+
+    def _places(self, keys: randomness.U64, d: int) -> Tensor:
+        """The k places whose hash with the key is smallest, for each row."""
+        k = self.count(d)
+        hashes = randomness.bits("places", keys[:, None].view(np.int64), np.arange(d))
+        return torch.from_numpy(np.sort(np.argpartition(hashes, k - 1, axis=1)[:, :k], axis=1))
+
+
+def _scattered(places: Tensor, values: Tensor, d: int) -> Tensor:
+    out: Any = torch.zeros(len(values), d, dtype=values.dtype, device=values.device)
+    return out.scatter_(1, places, values)  # type: ignore[no-any-return]

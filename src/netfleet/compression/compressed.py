@@ -1,0 +1,162 @@
+r"""Any method with compressed messages: differences are sent, as in CHOCO-SGD.
+
+| paper | here | |
+|---|---|---|
+| Q | `codec` | the compression |
+| x̂_i | `known` | what the neighbours know of a worker's vector |
+| Σⱼ wᵢⱼ x̂ⱼ | `heard` | what a worker knows of its neighbours' |
+| γ | `gamma` | step towards the neighbours |
+
+    q_i = Q(x_i − x̂_i),  x̂_i ← x̂_i + q_i                                         (1)
+    x_i ← x_i + γ Σⱼ wᵢⱼ (x̂ⱼ − x̂ᵢ)                                               (2)
+
+Only q is sent. As x̂ follows x, q goes to 0 and its error with it, so consensus is exact in the limit; and since W is
+doubly stochastic, (2) leaves Σᵢ xᵢ as it is whatever Q does, so gradient tracking stays right. Without memory, x̂ is 0
+before every exchange: then W may change from round to round, but the error stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from netfleet import randomness
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.compression.codecs import CODECS, Codec, Packed
+from netfleet.errors import ConfigError
+from netfleet.problems.base import Problem
+from netfleet.registry import parameters, split
+from netfleet.schedules import resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compressed(Algorithm):
+    """A method whose messages pass through a codec; `gamma` 0 means the codec's own."""
+
+    method: Algorithm
+    codec: Codec
+    gamma: float = 0.0
+    memory: bool = True
+    State: type = field(init=False, repr=False)  # type: ignore[misc]
+    citation = """@inproceedings{koloskova2019decentralized,
+  title     = {Decentralized Stochastic Optimization and Gossip Algorithms with Compressed Communication},
+  author    = {Koloskova, Anastasia and Stich, Sebastian U. and Jaggi, Martin},
+  booktitle = {International Conference on Machine Learning (ICML)},
+  year      = {2019}
+}"""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gamma <= 1:
+            raise ConfigError(
+                f"compress: gamma, the step towards the neighbours, must lie in [0, 1] (0: the codec's own), got "
+                f"{self.gamma}; leave it out, or lower it if the run diverges"
+            )
+        if self.method.server:
+            raise ConfigError(
+                f"compress: {self.method.title} has a server, whose answers would have to be compressed as well; use a "
+                f"method over a graph"
+            )
+        inner = self.method.State.__annotations__
+        memory = {"known": Tensor, "heard": Tensor} if self.memory else {}
+        own = {"eta": self.method.eta, "State": NamedTuple("State", [*inner.items(), *memory.items()])}
+        for name, value in own.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """The method's."""
+        return self.method.title
+
+    def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
+        channel = _Channel(self, f, mix, -1, x[:, :0], x[:, :0])
+        return self._outer(self.method.init(f, channel, x), channel)
+
+    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
+        fields = len(self.method.State._fields)  # type: ignore[attr-defined]
+        nothing = s.x[:, :0]
+        channel = _Channel(self, f, mix, t, *(s[fields:] if self.memory and t > 0 else (nothing, nothing)))
+        return self._outer(self.method.round(f, channel, t, self.method.State(*s[:fields])), channel)
+
+    def _outer(self, inner: Any, channel: _Channel) -> Any:
+        return self.State(*inner, *(channel.memory() if self.memory else ()))
+
+
+class _Channel:
+    """A `mix` that compresses: the memory of a round's exchanges, one after the other, `[rows, Σd]`."""
+
+    def __init__(self, settings: Compressed, f: Problem, mix: Mix, t: int, known: Tensor, heard: Tensor) -> None:
+        self.settings, self.f, self.mix, self.t = settings, f, mix, t
+        self.gamma = settings.gamma or settings.codec.gamma
+        self.known, self.heard = known, heard
+        self._new: list[tuple[Tensor, Tensor]] = []
+        self._used = self._sent = 0
+
+    def __call__(self, *vectors: Tensor) -> Any:
+        memory = [self._recall(v) for v in vectors]
+        packed = [self._pack(v - known) for v, (known, _) in zip(vectors, memory, strict=True)]
+        mixed: Any = self.mix(*packed)  # type: ignore[call-overload]
+        arrived = [mixed] if len(packed) == 1 else list(mixed)
+        out = []
+        for v, (known, heard), q, news in zip(vectors, memory, packed, arrived, strict=True):
+            known, heard = known + q.values, news.add_(heard)  # eq. (1)
+            self._new.append((known, heard))
+            out.append(torch.sub(heard, known).mul_(self.gamma).add_(v))  # eq. (2)
+        return out[0] if len(out) == 1 else tuple(out)
+
+    def memory(self) -> tuple[Tensor, Tensor]:
+        """x̂ and Σ w x̂ of all that was sent in this round."""
+        if not self._new:
+            return self.known, self.heard
+        known, heard = zip(*self._new, strict=True)
+        return torch.cat(known, dim=1), torch.cat(heard, dim=1)
+
+    def _recall(self, v: Tensor) -> tuple[Tensor, Tensor]:
+        d = v.shape[1]
+        if self._used + d > self.known.shape[1]:  # nothing of the kind was ever sent
+            return torch.zeros_like(v), torch.zeros_like(v)
+        part = slice(self._used, self._used + d)
+        self._used += d
+        return self.known[:, part], self.heard[:, part]
+
+    def _pack(self, v: Tensor) -> Packed:
+        workers = torch.tensor(self.f.workers).numpy()
+        keys = randomness.bits("compress", self.f.seed, workers, self.t, self._sent)
+        self._sent += 1
+        return self.settings.codec(v, keys)
+
+
+def make_algorithm(spec: str | Mapping[str, Any]) -> Algorithm:
+    """The algorithm of a specification; its `compress` table says how its messages are made short."""
+    kind, params = split(spec, "algorithm")
+    compress = params.pop("compress", None)
+    method = ALGORITHMS.build({"kind": kind, **params})
+    if compress is None:
+        return method
+    codec, settings = _divided(compress)
+    return Compressed(method=method, codec=CODECS.build(codec), **settings)
+
+
+def resolve_algorithm(spec: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A specification with every default written out."""
+    kind, params = split(spec, "algorithm")
+    compress = params.pop("compress", None)
+    resolved = {key: resolve(value) for key, value in ALGORITHMS.resolve({"kind": kind, **params}).items()}
+    if compress is not None:
+        codec, settings = _divided(compress)
+        resolved["compress"] = CODECS.resolve(codec) | settings
+    return resolved
+
+
+def _divided(compress: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A `compress` table as the codec's part and the wrapper's, whose defaults are written out."""
+    kind, params = split(compress, "compression")
+    settings = {
+        name: params.pop(name, hint.default)
+        for name, hint in parameters(Compressed).items()
+        if name in ("gamma", "memory")
+    }
+    return {"kind": kind, **params}, settings
