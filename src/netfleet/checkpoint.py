@@ -16,6 +16,7 @@ from netfleet.engines.loop import Snapshot
 from netfleet.errors import CheckpointError
 
 _BUFFERS = "buffers"
+_NETWORK = "network/"
 _COUNTERS = ("t", "bytes", "samples", "seconds")
 
 
@@ -39,6 +40,7 @@ def save(path: Path, snapshot: Snapshot, run_hash: str) -> None:
     tensors = dict(zip(snapshot.state._fields, snapshot.state, strict=True))
     if snapshot.buffers is not None:
         tensors[_BUFFERS] = snapshot.buffers
+    tensors |= {f"{_NETWORK}{name}": values for name, values in snapshot.network.items()}
     # State fields may share memory (y = g after the first gradient), which the format refuses: store copies.
     tensors = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
     counters = {name: getattr(snapshot, name) for name in _COUNTERS}
@@ -66,6 +68,7 @@ def load(path: Path, run_hash: str, state_type: Any, device: torch.device) -> Sn
         snapshot = Snapshot(
             state=state_type(*(tensors[name] for name in state_type._fields)),
             buffers=tensors.get(_BUFFERS),
+            network={name.removeprefix(_NETWORK): v for name, v in tensors.items() if name.startswith(_NETWORK)},
             **{name: counters[name] for name in _COUNTERS},
         )
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:

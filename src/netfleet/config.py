@@ -5,6 +5,7 @@
     [problem]                  kind = "classification", data = "digits", partition = "shards", model = "mlp", batch = 32
     [[algorithms]]             kind = "net-fleet", K = 10, eta = 0.1, label = "…"          (one or more)
     [evaluation]               every = 10, …           (fields of `Evaluation`)
+    [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
 
 The resolved config has every default written out; with the contents of the files and modules that it names it says all
@@ -79,6 +80,33 @@ class EngineConfig:
 
 
 @dataclass(frozen=True)
+class Faults:
+    """What goes wrong in the network, and the rule for it (`faults.py`).
+
+    A share `loss` of the messages is lost, others come up to `delay` rounds late, and a share `absent` of the workers
+    is away, drawn anew every `spell` rounds.
+    """
+
+    loss: float = 0.0
+    rule: Literal["drop", "fold", "ignore", "counters"] = "drop"
+    delay: int = 0
+    absent: float = 0.0
+    spell: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "absent"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"network: {name} is a share and must lie in [0, 1), got {getattr(self, name)!r}")
+        if self.delay < 0 or self.spell < 1:
+            raise ConfigError(
+                f"network: delay must be 0 rounds or more and spell 1 or more, got delay = {self.delay}, "
+                f"spell = {self.spell}"
+            )
+        if self.rule == "counters" and self.delay:
+            raise ConfigError('network: rule = "counters" is for lost messages; leave delay out, or use rule = "drop"')
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One algorithm with one seed: the unit that is run, checkpointed and hashed."""
 
@@ -111,6 +139,7 @@ class Experiment:
     checkpoint_every: int = 50
     evaluation: Evaluation = field(default_factory=Evaluation)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    network: Faults | None = None
 
     def runs(self) -> list[RunConfig]:
         """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
@@ -153,7 +182,7 @@ class Experiment:
             "algorithm": {key: value for key, value in algorithm.items() if key != "label"},
             "evaluation": asdict(self.evaluation),
             "dtype": self.engine.dtype,
-        }
+        } | ({"network": asdict(self.network)} if self.network else {})
 
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""
@@ -206,6 +235,8 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
         "evaluation": make(Evaluation, _table(table, "evaluation"), "[evaluation]"),
         "engine": make(EngineConfig, _table(table, "engine"), "[engine]"),
     }
+    if "network" in table:
+        given["network"] = make(Faults, _table(table, "network"), "[network]")
     if "seed" in given:
         raise ConfigError(f"write seeds = [{given['seed']}] instead of seed = {given['seed']}")
     result = make(Experiment, given, "the experiment")

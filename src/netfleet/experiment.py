@@ -17,7 +17,7 @@ from netfleet import checkpoint
 from netfleet.algorithms import Algorithm
 from netfleet.checkpoint import write_atomically
 from netfleet.compression import make_algorithm
-from netfleet.config import EngineConfig, Evaluation, Experiment, RunConfig, config_hash
+from netfleet.config import EngineConfig, Evaluation, Experiment, Faults, RunConfig, config_hash, make
 from netfleet.engines import ENGINES, Snapshot
 from netfleet.errors import CheckpointError, ConfigError, DivergedError
 from netfleet.history import CHECKPOINT_FILE, CONFIG_FILE, History
@@ -135,7 +135,7 @@ def _train(
     )
     display.begin(label, start.t if start else 0, settings.rounds)
     try:
-        network = network_for(algorithm, setting.topology, history.seed)
+        network = network_for(algorithm, setting.topology, history.seed, settings.network)
         history.final = ENGINES[settings.engine.kind](
             setting.problem, network, algorithm, settings.rounds, recorder, start, settings.engine.threads
         )
@@ -234,6 +234,7 @@ def simulate(
     seed: int = 0,
     evaluation: Evaluation | None = None,
     engine: EngineConfig | None = None,
+    network: Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> History:
     """Train once and return the History. Each part is an object, a name, or a table as in an experiment file.
@@ -265,8 +266,11 @@ def simulate(
         )
     if not isinstance(algorithm, Algorithm):
         algorithm = make_algorithm(algorithm)
-    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine)
+    faults = None if network is None else make(Faults, network, "network")
+    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=faults)
     described = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
+    if faults is not None:
+        described["network"] = asdict(faults)
     config = described | {"rounds": rounds, "seed": seed, "evaluation": asdict(evaluation), "dtype": engine.dtype}
     history = History(config, config_hash(config), algorithm.title, seed)
     setting = Setting(topology, problem)

@@ -1,4 +1,4 @@
-"""What carries the messages of a round: the topology itself, or a server that averages exactly.
+"""What carries the messages of a round: the topology itself, a failing one, or a server that averages exactly.
 
 | symbol | here | meaning |
 |---|---|---|
@@ -19,7 +19,9 @@ from scipy.sparse import csr_array
 
 from netfleet.algorithms.base import Algorithm, check_participation, participants
 from netfleet.compression import Compressed
+from netfleet.config import Faults
 from netfleet.errors import ConfigError
+from netfleet.faults import Unreliable
 from netfleet.randomness import generator
 from netfleet.topology import Topology
 
@@ -113,13 +115,19 @@ class Server:
         return self.average(t) > 0 if self.varying else None
 
 
-def network_for(algorithm: Algorithm, topology: Topology, seed: int) -> Network:
-    """What an algorithm's messages travel over: the topology, or the server that it is written for."""
+def network_for(algorithm: Algorithm, topology: Topology, seed: int, faults: Faults | None = None) -> Network:
+    """What an algorithm's messages travel over: the topology, failing if told so, or the server that it is for."""
     if algorithm.server:
+        if faults is not None:
+            raise ConfigError(
+                f"network: {algorithm.title} has a server and no links that could fail; use participation for workers "
+                f"that are away, or leave [network] out"
+            )
         return Server(topology.m, getattr(algorithm, "participation", 1.0), seed)
-    if isinstance(algorithm, Compressed) and algorithm.memory and topology.varying:
+    network = topology if faults is None else Unreliable(topology, faults, seed)
+    if isinstance(algorithm, Compressed) and algorithm.memory and network.varying:
         raise ConfigError(
-            f"compress: differences need weights that stay as they are, but {topology.name!r} changes from round to "
-            f"round; add memory = false to send the vectors themselves, or use a fixed graph"
+            "compress: differences need weights that stay as they are, but these change from round to round; add "
+            "memory = false to send the vectors themselves, or use a fixed graph without failures"
         )
-    return topology
+    return network

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +27,7 @@ class Snapshot:
     t: int  # rounds done
     state: Any  # the algorithm's State
     buffers: Tensor | None = None
+    network: dict[str, Tensor] = field(default_factory=dict)  # what the network remembers, where it does
     bytes: int = 0  # sent so far
     samples: int = 0  # used so far
     seconds: float = 0.0  # spent in rounds, evaluation excluded
@@ -48,6 +49,12 @@ class Host(Protocol):
 
     def active(self, t: int) -> Tensor | None:
         """Which of this host's workers take part in round t, `[rows, 1]`; None: all do."""
+
+    def memory(self) -> dict[str, Tensor]:
+        """What later exchanges depend on, by name."""
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        """Go on from such a memory."""
 
     def bytes_sent(self) -> int:
         """Payload bytes that this host's workers have sent so far, or a server has sent to them."""
@@ -80,6 +87,7 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
     f = _Counted(host.problem)
     now = start or _begin(host, algorithm, f)
     f.samples, f.problem.buffers = now.samples, _copy(now.buffers)
+    host.recall(now.network)
     sent_before = now.bytes - host.bytes_sent()
     try:
         _offer(host, recorder, now)
@@ -87,11 +95,14 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
             began = time.perf_counter()
             f.choose(host.active(t))
             state = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, now.state)  # type: ignore[arg-type]
+            if not algorithm.server:  # with a server, the method says what those who sit out keep
+                state = _only(f.active, state, now.state)
             _check_finite(algorithm, state, t)
             now = Snapshot(
                 t=t + 1,
                 state=state,
                 buffers=_copy(f.problem.buffers),
+                network=host.memory(),
                 bytes=sent_before + host.bytes_sent(),
                 samples=f.samples,
                 seconds=now.seconds + time.perf_counter() - began,
@@ -110,7 +121,14 @@ def _begin(host: Host, algorithm: Algorithm, f: _Counted) -> Snapshot:
     x = f.problem.start().repeat(len(f.problem.workers), 1)  # [rows, d]
     state = algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
     _check_finite(algorithm, state, -1)
-    return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples)
+    return Snapshot(0, state, _copy(f.problem.buffers), host.memory(), host.bytes_sent(), f.samples)
+
+
+def _only(active: Tensor, state: Any, before: Any) -> Any:
+    """The new state of the workers that took part, the old one of those that were away."""
+    if active is Problem.active:
+        return state
+    return type(state)(*(torch.where(active, new, old) for new, old in zip(state, before, strict=True)))
 
 
 def _offer(host: Host, recorder: Recorder, snapshot: Snapshot) -> None:

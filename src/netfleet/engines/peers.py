@@ -17,7 +17,8 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.compression import Packed, pack
 from netfleet.engines.loop import Recorder, Snapshot, join, share, train
-from netfleet.errors import TransportError
+from netfleet.errors import ConfigError, TransportError
+from netfleet.faults import Unreliable
 from netfleet.network import Network
 from netfleet.problems.base import Problem
 from netfleet.problems.pool import one_intra_op_thread
@@ -68,6 +69,12 @@ class Peer:
 
     def bytes_sent(self) -> int:
         return self._sent
+
+    def memory(self) -> dict[str, Tensor]:
+        return {}
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        """This network has no memory."""
 
 
 class Mailboxes:
@@ -132,6 +139,8 @@ def run_peers(
     threads: int = 0,
 ) -> Snapshot:
     """Train with one thread per worker over the in-memory transport; `threads` has no meaning here."""
+    if isinstance(network, Unreliable) and network.remembers:
+        raise ConfigError('late messages and rule = "counters" are simulated only; use engine.kind = "simulator"')
     mail = Mailboxes(network)
     silent = _Silent(recorder)
 

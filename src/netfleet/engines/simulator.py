@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.compression import Packed, pack
 from netfleet.engines.loop import Recorder, Snapshot, train
+from netfleet.engines.remembering import Remembering
+from netfleet.faults import Unreliable
 from netfleet.memory import Arena
 from netfleet.network import Network
 from netfleet.problems.base import Problem
@@ -33,6 +37,7 @@ class Simulator:
         self._pool = Pool(threads or available_threads())
         self._sent, self._arena = 0, Arena()
         self._static = None if network.varying else self._matrix(0)
+        self._past = Remembering(network) if isinstance(network, Unreliable) and network.remembers else None
 
     def _matrix(self, t: int) -> Tensor:
         """W(t), or its one row where all are equal."""
@@ -42,16 +47,30 @@ class Simulator:
         return as_matrix(self.network.W(max(t, 0)), self.problem.dtype, self.problem.device)
 
     def mixer(self, t: int) -> Mix:
-        W = self._matrix(t) if self._static is None else self._static
-        messages = self.network.messages(max(t, 0))
+        carry = self._carrier(t)
+        messages, calls = self.network.messages(max(t, 0)), iter(range(2**31))
 
         def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
             packed = [pack(v) for v in vectors]
             self._sent += messages * sum(p.wire.shape[1] for p in packed)
-            mixed = tuple(self._product(W, p.values) for p in packed)
+            mixed = tuple(carry(f"{next(calls)}", p.values) for p in packed)
             return mixed[0] if len(mixed) == 1 else mixed
 
         return mix  # type: ignore[return-value]
+
+    def _carrier(self, t: int) -> Callable[[str, Tensor], Tensor]:
+        """What an exchange of round t does to a vector; the name says which vector of the round it is."""
+        if self._past is not None:
+            return functools.partial(self._past.carry, max(t, 0))
+        W = self._matrix(t) if self._static is None else self._static
+        return lambda _, v: self._product(W, v)
+
+    def memory(self) -> dict[str, Tensor]:
+        return {} if self._past is None else dict(self._past.memory)
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        if self._past is not None:
+            self._past.memory = dict(memory)
 
     def _product(self, W: Tensor, x: Tensor) -> Tensor:
         if self.problem.device.type != "cpu":

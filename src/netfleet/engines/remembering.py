@@ -1,0 +1,50 @@
+"""Exchanges that depend on earlier ones, in the simulator: late messages, and sums that make up for lost ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from netfleet.faults import Links, Unreliable
+
+
+class Remembering:
+    """What a network with a memory does to the vectors of all workers, `[m, d]`; its memory is kept by name."""
+
+    def __init__(self, network: Unreliable) -> None:
+        self.network = network
+        self.memory: dict[str, Tensor] = {}
+
+    def carry(self, t: int, name: str, v: Tensor) -> Tensor:
+        """One exchange of round t; `name` says which of its kind."""
+        links = self.network.links(t)
+        if self.network.faults.rule == "counters":
+            return self._counted(links, name, v)
+        return self._late(links, name, v)
+
+    def _late(self, links: Links, name: str, v: Tensor) -> Tensor:
+        before = torch.split(self.memory[name], v.shape[1], dim=1) if name in self.memory else ()
+        past = [v, *before]  # the newest first
+        both = self.network.faults.rule == "drop"
+        out = v.clone() if both else v * _column(links.kept, v)
+        for rounds, then in enumerate(past):
+            chosen = links.heard & (links.delay == rounds)
+            i, j = (torch.from_numpy(ends[chosen]).to(v.device) for ends in (links.i, links.j))
+            flow = then[j] - then[i] if both else then[j]
+            out.index_add_(0, i, flow.mul_(_column(links.w[chosen], v)))
+        self.memory[name] = torch.cat(past[: self.network.faults.delay], dim=1)
+        return out
+
+    def _counted(self, links: Links, name: str, v: Tensor) -> Tensor:
+        i, j = (torch.from_numpy(ends).to(v.device) for ends in (links.i, links.j))
+        sums = self.memory.get(f"{name}/sums", torch.zeros_like(v)) + v
+        gap = sums[j] - sums[i]  # [links, d]: all that should have come over each link by now
+        taken = self.memory.get(f"{name}/taken", torch.zeros_like(gap))
+        heard = _column(links.heard, v)
+        now = torch.where(heard > 0, gap, taken)
+        self.memory |= {f"{name}/sums": sums, f"{name}/taken": now}
+        return v.clone().index_add_(0, i, (now - taken).mul_(_column(links.w, v)))
+
+
+def _column(values: object, like: Tensor) -> Tensor:
+    return torch.as_tensor(values)[:, None].to(like.device, like.dtype)
