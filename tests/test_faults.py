@@ -34,7 +34,8 @@ def ring(m: int = 8) -> Any:
 
 def run(kind: str, faults: Faults, rounds: int, engine: str = "simulator", problem: Any = None, **params: Any) -> Any:
     problem = problem or Quadratics(8, d=4, seed=1, dtype=torch.float64)
-    method = make_algorithm({"kind": kind, "eta": 0.02, **params})
+    few = {"momentum-tracking": {"beta": 0.5}, "gt-sgd": {}, "d2": {}}.get(kind, {"K": 2})
+    method = make_algorithm({"kind": kind, "eta": 0.05, **few, **params})
     memory = Memory()
     ENGINES[engine](problem, network_for(method, ring(), 3, faults), method, rounds, memory, None, 1)
     return problem, memory.snapshots
@@ -47,7 +48,7 @@ def distance(problem: Any, snapshots: list[Any]) -> float:
 @pytest.mark.parametrize("loss", [0.1, 0.3])
 @pytest.mark.parametrize("kind", [*TRACKING, *ONE_VECTOR])
 def test_dropping_a_link_at_both_ends_keeps_methods_exact(kind: str, loss: float) -> None:
-    assert distance(*run(kind, Faults(loss=loss), 3000)) < 1e-10
+    assert distance(*run(kind, Faults(loss=loss), 1000)) < 1e-10
 
 
 @pytest.mark.parametrize(
@@ -62,22 +63,22 @@ def test_dropping_a_link_at_both_ends_keeps_methods_exact(kind: str, loss: float
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kind", TRACKING)
+@pytest.mark.parametrize("kind", ["net-fleet", "k-gt"])
 def test_tracking_methods_stay_exact(kind: str, faults: Faults) -> None:
-    assert distance(*run(kind, faults, 4000)) < 1e-10
+    assert distance(*run(kind, faults, 1200)) < 1e-10
 
 
 @pytest.mark.parametrize("rule", ["fold", "ignore"])
 @pytest.mark.parametrize("kind", ["net-fleet", "gt-sgd", "k-gt"])
 def test_the_usual_rules_lose_the_invariant_and_the_optimum(kind: str, rule: Any) -> None:
-    problem, snapshots = run(kind, Faults(loss=0.1, rule=rule), 3000)
+    problem, snapshots = run(kind, Faults(loss=0.1, rule=rule), 1000)
     assert distance(problem, snapshots) > 1e-2
     assert tracking_error(snapshots[-1].state) > 1e-2
 
 
 @pytest.mark.parametrize("kind", ["net-fleet", "gt-sgd"])
 def test_old_values_taken_for_new_lose_the_optimum(kind: str) -> None:
-    assert distance(*run(kind, Faults(delay=1, rule="fold"), 3000)) > 1e-2
+    assert distance(*run(kind, Faults(delay=1, rule="fold"), 1000)) > 1e-2
 
 
 @given(seed=st.integers(0, 1000), t=st.integers(0, 50), loss=st.floats(0, 0.9), absent=st.floats(0, 0.9))
