@@ -118,6 +118,7 @@ def test_hyper_parameters_are_frozen_and_cited(method: Algorithm) -> None:
         method.eta = 1.0  # type: ignore[misc]
     assert "@" in method.citation
     assert "year" in method.citation
+    assert method.assumes in ("none", "bounded dissimilarity", "bounded gradients", "none stated")
     assert method.State._fields[0] == "x"  # type: ignore[attr-defined]
 
 

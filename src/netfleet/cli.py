@@ -41,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"netfleet {version('netfleet')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
+    _add_tune(commands)
     _add_topology(commands)
     _add_algorithms(commands)
     _add_bench(commands)
@@ -50,15 +51,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     run = commands.add_parser("run", help="run an experiment file and write a report; without a file, the demo")
-    run.add_argument("file", nargs="?", metavar="FILE.toml", help="the experiment (default: the embedded demo)")
-    run.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change a value of the file, "
-        "for example --set rounds=50 --set topology.workers=8 --set algorithms.eta=0.1 (all algorithms)",
-    )
+    _add_experiment(run)
     run.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: runs/NAME-HASH)")
     run.add_argument("--resume", action="store_true", help="go on with the unfinished runs in --out")
     run.add_argument("--overwrite", action="store_true", help="delete the runs in --out and start again")
@@ -66,6 +59,37 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--device", help='"cpu", "cuda", "cuda:1", …')
     run.add_argument("--threads", metavar="N", help="cores to use (default: all; results do not depend on it)")
     run.set_defaults(command=_run)
+
+
+def _add_experiment(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", nargs="?", metavar="FILE.toml", help="the experiment (default: the embedded demo)")
+    command.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change a value of the file, "
+        "for example --set rounds=50 --set topology.workers=8 --set algorithms.eta=0.1 (all algorithms)",
+    )
+
+
+def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    tune = commands.add_parser("tune", help="try every method of an experiment on the same grid of step sizes")
+    _add_experiment(tune)
+    tune.add_argument(
+        "--grid",
+        action="append",
+        default=[],
+        metavar="NAME=A,B,…",
+        help="the values of a parameter (default: eta=0.001,0.003,0.01,0.03,0.1,0.3); more than once for more of them",
+    )
+    tune.add_argument(
+        "--halving", action="store_true", help="a few rounds for all, three times as many for the better third, …"
+    )
+    tune.add_argument(
+        "--out", type=Path, metavar="DIR", help="where runs and results go, and what is gone on with (runs/tune-HASH)"
+    )
+    tune.set_defaults(command=_tune)
 
 
 def _add_topology(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -196,6 +220,47 @@ def _report(experiment: Experiment, histories: list[History], out: Path, console
     for sentence in diverged:
         print(f"netfleet: {sentence}", file=sys.stderr)
     return 1 if diverged else 0
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    _make_importable(options.file)
+    from netfleet.checkpoint import write_atomically
+    from netfleet.config import load_experiment
+    from netfleet.progress import Live
+    from netfleet.report.tuning import draw_tuning, edge_notes, tuning_table
+    from netfleet.tuning import GRID, Grid, best, starts, tune, write_best
+
+    experiment = load_experiment(options.file, options.set)
+    grid: Grid = dict(_axis(text) for text in options.grid) or GRID
+    out = options.out or Path("runs") / f"tune-{_slug(experiment.name)}-{experiment.hash[:8]}"
+    console = Console()
+    with Live(console, starts(experiment, grid, halving=options.halving)) as live:
+        results = tune(experiment, grid, out, halving=options.halving, display=live)
+    console.print(tuning_table(results, experiment.rounds))
+    for note in edge_notes(results, grid):
+        console.print(note, style="yellow", highlight=False, soft_wrap=True)
+    write_best(out / "tuned.toml", best(experiment, results))
+    paths = [out / "tuned.toml"]
+    for name in grid:
+        paths.append(out / f"tuned-{name}.png")
+        write_atomically(paths[-1], lambda file, name=name: draw_tuning(results, name).savefig(file, format="png"))  # type: ignore[misc]
+    for path in paths:
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"netfleet run {out / 'tuned.toml'} compares them at their best", markup=False, soft_wrap=True)
+    return 0
+
+
+def _axis(text: str) -> tuple[str, list[float]]:
+    """`eta=0.01,0.1` as a name and numbers."""
+    name, equals, values = text.partition("=")
+    try:
+        if not equals:
+            raise ValueError
+        return name.strip(), [int(v) if v.strip().isdigit() else float(v) for v in values.split(",")]
+    except ValueError:
+        raise ConfigError(f"--grid takes NAME=A,B,… with numbers, got {text!r}; for example eta=0.01,0.1") from None
 
 
 def _topology(options: argparse.Namespace) -> int:

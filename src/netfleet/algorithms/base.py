@@ -59,6 +59,8 @@ class Algorithm(ABC):
     #: Written for a server: `mix` is then the exact average over those who take part, whatever the topology.
     server: ClassVar[bool] = False
     title: ClassVar[str] = ""
+    #: What its paper's convergence theorem asks of the difference between the workers' data.
+    assumes: ClassVar[str] = "none stated"
     citation: ClassVar[str] = ""
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -32,6 +32,7 @@ class D2(Algorithm):
     """D² with step size η."""
 
     title = "D²"
+    assumes = "none"
     citation = """@inproceedings{tang2018d2,
   title     = {{D}$^2$: Decentralized Training over Decentralized Data},
   author    = {Tang, Hanlin and Lian, Xiangru and Yan, Ming and Zhang, Ce and Liu, Ji},

@@ -34,6 +34,7 @@ class DMSGD(Algorithm):
     beta: float = 0.9
 
     title = "D-MSGD"
+    assumes = "bounded dissimilarity"
     citation = """@inproceedings{yu2019linear,
   title     = {On the Linear Speedup Analysis of Communication Efficient Momentum {SGD} for Distributed Non-Convex
                Optimization},

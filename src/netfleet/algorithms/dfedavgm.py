@@ -33,6 +33,7 @@ class DFedAvgM(Algorithm):
     beta: float = 0.9
 
     title = "DFedAvgM"
+    assumes = "bounded gradients"
     citation = """@article{sun2022decentralized,
   title   = {Decentralized Federated Averaging},
   author  = {Sun, Tao and Li, Dongsheng and Wang, Bao},

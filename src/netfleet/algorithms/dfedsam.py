@@ -36,6 +36,7 @@ class DFedSAM(Algorithm):
     gossip: int = 1
 
     title = "DFedSAM"
+    assumes = "bounded dissimilarity"
     citation = """@inproceedings{shi2023improving,
   title     = {Improving the Model Consistency of Decentralized Federated Learning},
   author    = {Shi, Yifan and Shen, Li and Wei, Kang and Sun, Yan and Yuan, Bo and Wang, Xueqian and Tao, Dacheng},

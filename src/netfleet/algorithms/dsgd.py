@@ -28,6 +28,7 @@ class DSGD(Algorithm):
     """Decentralized SGD with step size η."""
 
     title = "DSGD"
+    assumes = "bounded dissimilarity"
     citation = """@inproceedings{lian2017can,
   title     = {Can Decentralized Algorithms Outperform Centralized Algorithms? {A} Case Study for Decentralized
                Parallel Stochastic Gradient Descent},

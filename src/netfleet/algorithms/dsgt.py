@@ -31,6 +31,7 @@ class DSGT(Algorithm):
     K: int = 10
 
     title = "DSGT"
+    assumes = "none stated"
     citation = """@article{lu2019learn,
   title   = {Learn Electronic Health Records by Fully Decentralized Federated Learning},
   author  = {Lu, Songtao and Zhang, Yawen and Wang, Yunlong and Mack, Christina},

@@ -34,6 +34,7 @@ class FedAvg(Algorithm):
 
     server = True
     title = "FedAvg"
+    assumes = "bounded dissimilarity"
     citation = """@inproceedings{mcmahan2017communication,
   title     = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
   author    = {McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and

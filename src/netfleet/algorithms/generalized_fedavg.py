@@ -34,6 +34,7 @@ class GeneralizedFedAvg(Algorithm):
 
     server = True
     title = "Generalized FedAvg"
+    assumes = "bounded dissimilarity"
     citation = """@inproceedings{yang2021achieving,
   title     = {Achieving Linear Speedup with Partial Worker Participation in Non-{IID} Federated Learning},
   author    = {Yang, Haibo and Fang, Minghong and Liu, Jia},

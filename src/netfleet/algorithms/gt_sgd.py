@@ -30,6 +30,7 @@ class GTSGD(Algorithm):
     """Gradient tracking with step size η."""
 
     title = "GT-SGD"
+    assumes = "none"
     citation = """@inproceedings{lu2019gnsd,
   title     = {{GNSD}: a gradient-tracking based nonconvex stochastic algorithm for decentralized optimization},
   author    = {Lu, Songtao and Zhang, Xinwei and Sun, Haoran and Hong, Mingyi},

@@ -37,6 +37,7 @@ class KGT(Algorithm):
     eta_s: float = 1.0
 
     title = "K-GT"
+    assumes = "none"
     citation = """@article{liu2024decentralized,
   title   = {Decentralized gradient tracking with local steps},
   author  = {Liu, Yue and Lin, Tao and Koloskova, Anastasiia and Stich, Sebastian U.},

@@ -31,6 +31,7 @@ class LDSGD(Algorithm):
     K: int = 10
 
     title = "LD-SGD"
+    assumes = "bounded dissimilarity"
     citation = """@article{li2019communication,
   title   = {Communication-Efficient Local Decentralized {SGD} Methods},
   author  = {Li, Xiang and Yang, Wenhao and Wang, Shusen and Zhang, Zhihua},

@@ -38,6 +38,7 @@ class LED(Algorithm):
     beta: float = 0.0
 
     title = "LED"
+    assumes = "none"
     citation = """@article{alghunaim2024local,
   title   = {Local Exact-Diffusion for Decentralized Optimization and Learning},
   author  = {Alghunaim, Sulaiman A.},

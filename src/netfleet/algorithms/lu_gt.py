@@ -29,6 +29,7 @@ class LUGT(Algorithm):
     K: int = 10
 
     title = "LU-GT"
+    assumes = "none"
     citation = """@inproceedings{nguyen2023performance,
   title     = {On the Performance of Gradient Tracking with Local Updates},
   author    = {Nguyen, Edward Duc Hien and Alghunaim, Sulaiman A. and Yuan, Kun and Uribe, C{\'e}sar A.},

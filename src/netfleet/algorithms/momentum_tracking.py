@@ -33,6 +33,7 @@ class MomentumTracking(Algorithm):
     beta: float = 0.9
 
     title = "Momentum Tracking"
+    assumes = "none"
     citation = """@article{takezawa2023momentum,
   title   = {Momentum Tracking: Momentum Acceleration for Decentralized Deep Learning on Heterogeneous Data},
   author  = {Takezawa, Yuki and Bao, Han and Niwa, Kenta and Sato, Ryoma and Yamada, Makoto},

@@ -34,6 +34,7 @@ class NetFleet(Algorithm):
     K: int = 10
 
     title = "NET-FLEET"
+    assumes = "none"
     citation = """@inproceedings{zhang2022netfleet,
   title     = {{NET-FLEET}: Achieving Linear Convergence Speedup for Fully Decentralized Federated Learning with
                Heterogeneous Data},

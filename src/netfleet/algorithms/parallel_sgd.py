@@ -26,6 +26,7 @@ class ParallelSGD(Algorithm):
 
     server = True
     title = "Parallel SGD"
+    assumes = "none"
     citation = """@article{dekel2012optimal,
   title   = {Optimal Distributed Online Prediction Using Mini-Batches},
   author  = {Dekel, Ofer and Gilad-Bachrach, Ran and Shamir, Ohad and Xiao, Lin},

@@ -34,6 +34,7 @@ class PDSGDM(Algorithm):
     beta: float = 0.9
 
     title = "PD-SGDM"
+    assumes = "bounded gradients"
     citation = """@article{gao2020periodic,
   title   = {Periodic Stochastic Gradient Descent with Momentum for Decentralized Training},
   author  = {Gao, Hongchang and Huang, Heng},

@@ -32,6 +32,7 @@ class PeriodicalGT(Algorithm):
     K: int = 10
 
     title = "Periodical GT"
+    assumes = "none"
     citation = """@article{liu2024decentralized,
   title   = {Decentralized gradient tracking with local steps},
   author  = {Liu, Yue and Lin, Tao and Koloskova, Anastasiia and Stich, Sebastian U.},

@@ -32,6 +32,7 @@ class ProxSkip(LED):
     beta: float = field(default=0.0, init=False)  # 1/K
 
     title = "ProxSkip"
+    assumes = "none"
     citation = """@inproceedings{mishchenko2022proxskip,
   title     = {{ProxSkip}: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!},
   author    = {Mishchenko, Konstantin and Malinovsky, Grigory and Stich, Sebastian and Richt{\'a}rik, Peter},
@@ -51,4 +52,5 @@ class Scaffnew(ProxSkip):
 
     server = True
     title = "Scaffnew"
+    assumes = "none"
     citation = ProxSkip.citation

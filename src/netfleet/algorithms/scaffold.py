@@ -41,6 +41,7 @@ class SCAFFOLD(Algorithm):
 
     server = True
     title = "SCAFFOLD"
+    assumes = "none"
     citation = """@inproceedings{karimireddy2020scaffold,
   title     = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
   author    = {Karimireddy, Sai Praneeth and Kale, Satyen and Mohri, Mehryar and Reddi, Sashank and

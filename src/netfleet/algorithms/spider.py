@@ -33,6 +33,7 @@ class SPIDER(Algorithm):
 
     server = True
     title = "SPIDER"
+    assumes = "none"
     citation = """@inproceedings{fang2018spider,
   title     = {{SPIDER}: Near-Optimal Non-Convex Optimization via Stochastic Path-Integrated Differential Estimator},
   author    = {Fang, Cong and Li, Chris Junchi and Lin, Zhouchen and Zhang, Tong},

@@ -35,6 +35,7 @@ class SVRG(Algorithm):
 
     server = True
     title = "SVRG"
+    assumes = "none"
     citation = """@inproceedings{johnson2013accelerating,
   title     = {Accelerating Stochastic Gradient Descent using Predictive Variance Reduction},
   author    = {Johnson, Rie and Zhang, Tong},

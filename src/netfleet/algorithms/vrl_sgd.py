@@ -30,6 +30,7 @@ class VRLSGD(LED):
 
     server = True
     title = "VRL-SGD"
+    assumes = "none"
     citation = """@article{liang2019variance,
   title   = {Variance Reduced Local {SGD} with Lower Communication Complexity},
   author  = {Liang, Xianfeng and Shen, Shuheng and Liu, Jingchang and Pan, Zhen and Chen, Enhong and Cheng, Yifei},

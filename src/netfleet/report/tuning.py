@@ -1,0 +1,84 @@
+"""What tuning found: a table, and how good each method is over its step sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from rich.table import Table
+
+from netfleet.report.plots import DPI, STYLE, TICKS, looks
+from netfleet.tuning import Grid, Outcome, at_the_edge
+
+Results = Mapping[str, Sequence[Outcome]]
+
+
+def tuning_table(results: Results, rounds: int) -> Table:
+    """Every point that was tried, the best of each method first."""
+    table = Table("method", "parameters", "score", "rounds", "", header_style="bold")
+    for method, outcomes in results.items():
+        for place, outcome in enumerate(outcomes):
+            point = ", ".join(f"{name} = {value:g}" for name, value in outcome.trial.point)
+            words = "best" if place == 0 else "" if outcome.rounds == rounds else "left behind"
+            style = "bold" if place == 0 else ""
+            table.add_row(method, point, in_words(outcome.score), str(outcome.rounds), words, style=style)
+        table.add_section()
+    return table
+
+
+def in_words(score: float) -> str:
+    """A score as accuracy or loss."""
+    if not math.isfinite(score):
+        return "diverged"
+    return f"{100 * score:.2f} %" if score >= 0 else f"loss {-score:.4g}"
+
+
+def edge_notes(results: Results, grid: Grid) -> list[str]:
+    """What should be tried further, a sentence each."""
+    return [
+        f"{method}: the best {name} is at the edge of the grid; try values beyond it"
+        for method, outcomes in results.items()
+        for name in at_the_edge(outcomes, grid)
+    ]
+
+
+def draw_tuning(results: Results, name: str) -> Figure:
+    """Scores over one parameter, a line per method; of several other parameters the best point counts.
+
+    A hollow mark is a point that was left behind before the end.
+    """
+    outcomes = [o for many in results.values() for o in many if math.isfinite(o.score) and name in dict(o.trial.point)]
+    most, styles = max((o.rounds for o in outcomes), default=0), looks(results)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 4.2), dpi=DPI, layout="constrained")
+        axes = figure.add_subplot()
+        for method in results:
+            points = _best_at_each([o for o in outcomes if o.trial.method == method], name)
+            look = styles[method]
+            axes.plot(list(points), [o.score for o in points.values()], label=method, **look.line())
+            for value, outcome in points.items():
+                inside = look.color if outcome.rounds == most else "white"
+                axes.plot(value, outcome.score, look.marker, color=look.color, markerfacecolor=inside, zorder=5)
+        values = [dict(o.trial.point)[name] for o in outcomes]
+        if values and min(values) > 0 and max(values) > 9 * min(values):
+            axes.set_xscale("log")
+        labelled = all(o.score >= 0 for o in outcomes)
+        if labelled:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        early = ", hollow: left behind early" if any(o.rounds < most for o in outcomes) else ""
+        axes.set(xlabel=name, ylabel=f"{'accuracy' if labelled else '−loss'} of x̄ at the end{early}")
+        axes.set_title("Tuned on one grid")
+        axes.tick_params(**TICKS)
+        figure.legend(loc="outside lower center", ncols=min(4, len(results)), frameon=False)
+    return figure
+
+
+def _best_at_each(outcomes: Sequence[Outcome], name: str) -> dict[float, Outcome]:
+    """The best outcome at each value of a parameter, by rising value."""
+    found: dict[float, Outcome] = {}
+    for outcome in sorted(outcomes, key=lambda o: (dict(o.trial.point)[name], o.rounds, o.score)):
+        found[dict(outcome.trial.point)[name]] = outcome
+    return found

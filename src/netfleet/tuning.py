@@ -1,0 +1,177 @@
+"""Hyper-parameters chosen by trying: every method on the same grid, in full or by successive halving.
+
+Successive halving (Jamieson, Talwalkar 2016) gives all points of a method's grid a few rounds, and the better third of
+them three times as many, until one is left with all. A run goes on where it stopped, so a point costs its rounds once.
+It favours what starts fast: a large step size that fails late is found out too late.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from netfleet.checkpoint import write_atomically
+from netfleet.compression import make_algorithm
+from netfleet.config import Experiment, Table
+from netfleet.errors import ConfigError
+from netfleet.experiment import build_setting, run_one, without_none
+from netfleet.history import History
+from netfleet.progress import Display, Quiet
+from netfleet.registry import suggestion
+
+Grid = Mapping[str, Sequence[Any]]
+GRID: dict[str, Sequence[Any]] = {"eta": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
+#: Of the points of a stage, one in so many goes on, for so many times the rounds.
+FACTOR = 3
+#: A point is judged by the evaluations in the last tenth of its rounds.
+LAST = 0.1
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of a method's grid."""
+
+    method: str
+    point: tuple[tuple[str, Any], ...]
+    experiment: Experiment
+
+    @property
+    def label(self) -> str:
+        """The method and the point."""
+        return ", ".join([self.method, *(f"{name} = {value:g}" for name, value in self.point)])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How good a trial was after some rounds: accuracy where there is one, else the loss with its sign turned."""
+
+    trial: Trial
+    score: float
+    rounds: int
+
+
+def trials(experiment: Experiment, grid: Grid = GRID) -> dict[str, list[Trial]]:
+    """The points of every method, by its label; a method that lacks a parameter of the grid goes without."""
+    _check(experiment, grid)
+    found: dict[str, list[Trial]] = {}
+    labels = [run.label for run in experiment.runs()][: len(experiment.algorithms)]
+    for label, table in zip(labels, experiment.algorithms, strict=True):
+        names = [name for name in grid if name in table]
+        for values in itertools.product(*(grid[name] for name in names)):
+            point = tuple(zip(names, values, strict=True))
+            tried = replace(experiment, algorithms=(_at(table, point),))
+            found.setdefault(label, []).append(Trial(label, point, tried))
+    return found
+
+
+def _check(experiment: Experiment, grid: Grid) -> None:
+    known = {name for table in experiment.algorithms for name in table} - {"kind", "label", "compress"}
+    for name, values in grid.items():
+        if name not in known:
+            raise ConfigError(
+                f"no algorithm of the experiment has a parameter {name!r}{suggestion(name, known)}; they have: "
+                f"{', '.join(sorted(known))}"
+            )
+        if not values or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            raise ConfigError(f"the grid of {name} must be one or more numbers, got {list(values)}")
+
+
+def _at(table: Table, point: Sequence[tuple[str, Any]]) -> Table:
+    """An algorithm's table with the values of a point; a schedule's step size is where it starts."""
+    changed = dict(table)
+    for name, value in point:
+        scheduled = name == "eta" and isinstance(table[name], Mapping) and "start" in table[name]
+        changed[name] = table[name] | {"start": value} if scheduled else value
+    make_algorithm({key: value for key, value in changed.items() if key != "label"})
+    return changed
+
+
+def stages(rounds: int, points: int, every: int, halving: bool) -> list[int]:
+    """After how many rounds points are left behind; the last stage has all rounds."""
+    count = math.ceil(math.log(points, FACTOR) - 1e-9) if halving and points > 1 else 0
+    wanted = [rounds / FACTOR**k for k in range(count, 0, -1)]
+    early = {min(rounds, max(every, math.ceil(r / every) * every)) for r in wanted}
+    return sorted(early | {rounds})
+
+
+def starts(experiment: Experiment, grid: Grid = GRID, *, halving: bool = False) -> int:
+    """How many times a run is begun or gone on with."""
+    total = 0
+    for points in trials(experiment, grid).values():
+        left = len(points)
+        for _ in stages(experiment.rounds, left, experiment.evaluation.every, halving):
+            total, left = total + left, math.ceil(left / FACTOR)
+    return total * len(experiment.seeds)
+
+
+def tune(
+    experiment: Experiment,
+    grid: Grid = GRID,
+    out: Path | None = None,
+    *,
+    halving: bool = False,
+    display: Display | None = None,
+) -> dict[str, list[Outcome]]:
+    """Try every method's points and return how they did, the best first.
+
+    With `out`, runs are kept there, and the same command goes on with them after an interruption.
+    """
+    setting = lru_cache(maxsize=1)(partial(build_setting, experiment))
+    setting(experiment.seeds[0])
+    results = {}
+    for method, points in trials(experiment, grid).items():
+        outcomes: dict[str, Outcome] = {}
+        left = points
+        for rounds in stages(experiment.rounds, len(points), experiment.evaluation.every, halving):
+            for trial in left:
+                made = [_run(trial, run, rounds, setting, out, display or Quiet()) for run in trial.experiment.runs()]
+                outcomes[trial.label] = Outcome(trial, float(np.mean([score(h) for h in made])), rounds)
+            ranked = sorted((outcomes[trial.label] for trial in left), key=lambda o: -o.score)
+            left = [outcome.trial for outcome in ranked[: math.ceil(len(ranked) / FACTOR)]]
+        results[method] = sorted(outcomes.values(), key=lambda o: (-o.rounds, -o.score))
+    return results
+
+
+def _run(trial: Trial, run: Any, rounds: int, setting: Any, out: Path | None, display: Display) -> History:
+    folder = None if out is None else out / run.hash[:16]
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    part = replace(trial.experiment, rounds=rounds)
+    return run_one(part, run, partial(setting, run.seed), folder, display, label=trial.label)
+
+
+def score(history: History) -> float:
+    """The mean over the last tenth of the rounds of accuracy, else of −loss; −∞ if the run diverged."""
+    if history.diverged or not history.records:
+        return -math.inf
+    since = (1 - LAST) * history.rounds
+    last = [r for r in history.records if r["round"] >= since]
+    return float(np.mean([-r["loss"] if r.get("accuracy") is None else r["accuracy"] for r in last]))
+
+
+def best(experiment: Experiment, results: Mapping[str, Sequence[Outcome]]) -> Experiment:
+    """The experiment with every method at its best point."""
+    return replace(experiment, algorithms=tuple(o[0].trial.experiment.algorithms[0] for o in results.values()))
+
+
+def at_the_edge(outcomes: Sequence[Outcome], grid: Grid) -> list[str]:
+    """The parameters whose best value is the first or the last of several in the grid."""
+    return [
+        name
+        for name, value in outcomes[0].trial.point
+        if len(grid[name]) > 1 and value in (min(grid[name]), max(grid[name]))
+    ]
+
+
+def write_best(path: Path, experiment: Experiment) -> None:
+    """Write an experiment as a file that `netfleet run` takes."""
+    text = tomli_w.dumps(without_none(experiment.to_table()))
+    write_atomically(path, lambda file: file.write(text.encode()))

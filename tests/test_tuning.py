@@ -1,0 +1,175 @@
+"""Tuning: the grid, what is left behind, what is kept, and what a user reads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netfleet import load_experiment, run_experiment
+from netfleet.cli import main
+from netfleet.config import experiment
+from netfleet.history import History
+from netfleet.progress import Quiet
+from netfleet.report.tuning import draw_tuning, edge_notes, in_words
+from netfleet.tuning import at_the_edge, best, score, stages, starts, trials, tune
+
+
+def quadratics(**changes: Any) -> Any:
+    return experiment(
+        {
+            "rounds": 40,
+            "topology": {"kind": "ring", "workers": 4},
+            "problem": {"kind": "quadratics", "d": 3},
+            "algorithms": [{"kind": "net-fleet", "K": 2}, {"kind": "dsgd", "label": "plain"}],
+            "evaluation": {"every": 2},
+            **changes,
+        }
+    )
+
+
+GRID = {"eta": [0.001, 0.05, 5.0]}
+
+
+def test_every_method_is_tried_on_the_same_grid() -> None:
+    found = trials(quadratics(), {"eta": [0.1, 0.2], "K": [1, 3]})
+    assert [t.label for t in found["NET-FLEET"]] == [
+        "NET-FLEET, eta = 0.1, K = 1",
+        "NET-FLEET, eta = 0.1, K = 3",
+        "NET-FLEET, eta = 0.2, K = 1",
+        "NET-FLEET, eta = 0.2, K = 3",
+    ]
+    assert [t.label for t in found["plain"]] == ["plain, eta = 0.1", "plain, eta = 0.2"]  # DSGD has no K
+    assert (
+        found["NET-FLEET"][3].experiment.algorithms[0] | {"eta": 0.2, "K": 3}
+        == (found["NET-FLEET"][3].experiment.algorithms[0])
+    )
+
+
+def test_the_step_size_of_a_schedule_is_where_it_starts() -> None:
+    halved = quadratics(algorithms=[{"kind": "dsgd", "eta": {"kind": "halve", "start": 0.1, "every": 10}}])
+    tried = trials(halved, {"eta": [0.4]})["DSGD"][0].experiment.algorithms[0]
+    assert tried["eta"] == {"kind": "halve", "start": 0.4, "every": 10}
+
+
+def test_the_best_point_is_found_and_divergence_is_worst(tmp_path: Path) -> None:
+    results = tune(quadratics(rounds=400), GRID, tmp_path)
+    for outcomes in results.values():
+        assert [dict(o.trial.point)["eta"] for o in outcomes] == [0.05, 0.001, 5.0]
+        assert outcomes[-1].score == -math.inf
+        assert all(o.rounds == 400 for o in outcomes)
+    chosen = best(quadratics(), results)
+    assert [table["eta"] for table in chosen.algorithms] == [0.05, 0.05]
+    assert chosen.algorithms[1]["label"] == "plain"
+
+
+def test_what_was_tried_is_not_tried_again(tmp_path: Path) -> None:
+    class Counting(Quiet):
+        rounds = 0
+
+        def round(self, t: int) -> None:
+            Counting.rounds += 1
+
+    first = tune(quadratics(), {"eta": [0.01, 0.05]}, tmp_path, display=Counting())
+    made = Counting.rounds
+    again = tune(quadratics(), {"eta": [0.01, 0.05]}, tmp_path, display=Counting())
+    assert made == 2 * 2 * 40
+    assert Counting.rounds == made
+    assert {m: [o.score for o in r] for m, r in first.items()} == {m: [o.score for o in r] for m, r in again.items()}
+
+
+def test_halving_gives_the_winner_the_run_that_the_grid_gives_it(tmp_path: Path) -> None:
+    grid = {"eta": [0.001, 0.002, 0.004, 0.01, 0.03, 0.05]}
+    whole, halved = tune(quadratics(), grid, tmp_path / "a"), tune(quadratics(), grid, tmp_path / "b", halving=True)
+    for method in whole:
+        assert whole[method][0].trial.point == halved[method][0].trial.point
+        assert whole[method][0].score == halved[method][0].score
+        assert sorted(o.rounds for o in halved[method]) == [6, 6, 6, 6, 14, 40]
+    run = halved["NET-FLEET"][0].trial.experiment.runs()[0]
+    kept = History.load(tmp_path / "b" / run.hash[:16])
+    alone = run_experiment(halved["NET-FLEET"][0].trial.experiment, tmp_path / "c")[0]
+    assert kept.timeless() == alone.timeless()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "points", "every", "halving", "expected"),
+    [
+        (90, 9, 1, True, [10, 30, 90]),
+        (90, 9, 1, False, [90]),
+        (90, 1, 1, True, [90]),
+        (100, 5, 10, True, [20, 40, 100]),
+        (10, 9, 10, True, [10]),
+        (7, 27, 2, True, [2, 4, 7]),
+    ],
+)
+def test_stages(rounds: int, points: int, every: int, halving: bool, expected: list[int]) -> None:
+    assert stages(rounds, points, every, halving) == expected
+
+
+def test_runs_are_counted_ahead() -> None:
+    assert starts(quadratics(), {"eta": [0.1] * 6}) == 12
+    assert starts(quadratics(seeds=[0, 1]), {"eta": [0.1, 0.2]}, halving=True) == 2 * 2 * (2 + 1)
+
+
+def history(*accuracies: float | None) -> History:
+    records = [{"round": t, "accuracy": a, "loss": 2.0 - t} for t, a in enumerate(accuracies, start=1)]
+    return History({}, records=records)
+
+
+def test_the_last_tenth_of_the_rounds_counts() -> None:
+    assert score(history(*([0.0] * 17), 0.5, 0.7, 0.9)) == pytest.approx(0.7)
+    assert score(history(None, None)) == 0.0  # −loss of the last
+    diverged = replace(history(0.9), diverged="it did")
+    assert score(diverged) == -math.inf
+    assert in_words(-math.inf) == "diverged"
+    assert in_words(0.5) == "50.00 %"
+    assert in_words(-2.0) == "loss 2"
+
+
+def test_a_best_value_at_the_edge_is_pointed_out(tmp_path: Path) -> None:
+    results = tune(quadratics(), {"eta": [0.001, 0.05]}, tmp_path)
+    assert at_the_edge(results["plain"], {"eta": [0.001, 0.05]}) == ["eta"]
+    assert at_the_edge(results["plain"], {"eta": [0.05]}) == []
+    assert edge_notes(results, {"eta": [0.001, 0.05]})[0] == (
+        "NET-FLEET: the best eta is at the edge of the grid; try values beyond it"
+    )
+    figure = draw_tuning(results, "eta")
+    assert [line.get_label() for line in figure.axes[0].lines if line.get_linestyle() != "None"] == [
+        "NET-FLEET",
+        "plain",
+    ]
+    assert figure.axes[0].get_xscale() == "log"
+
+
+def test_the_command_writes_an_experiment_that_runs(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(
+        'rounds = 10\n[topology]\nkind = "ring"\nworkers = 4\n[problem]\nkind = "quadratics"\n'
+        '[[algorithms]]\nkind = "net-fleet"\nK = 2\n'
+    )
+    out = tmp_path / "out"
+    assert main(["tune", str(file), "--grid", "eta=0.01,0.05", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert "eta = 0.05" in said
+    assert "at the edge of the grid" in said
+    assert (out / "tuned-eta.png").stat().st_size > 1000
+    assert load_experiment(out / "tuned.toml").algorithms[0]["eta"] == 0.05
+    assert main(["run", str(out / "tuned.toml"), "--out", str(tmp_path / "again")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--grid", "etta=0.1"], "no algorithm of the experiment has a parameter 'etta' (did you mean 'eta'?)"),
+        (["--grid", "eta"], "--grid takes NAME=A,B"),
+        (["--grid", "eta=a,b"], "--grid takes NAME=A,B"),
+        (["--grid", "eta=-1"], "step size must be a finite number above 0, got -1"),
+    ],
+)
+def test_a_bad_grid_is_refused(arguments: list[str], words: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["tune", *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
