@@ -11,7 +11,8 @@ from typing import Any
 
 import netfleet.topology  # noqa: F401 (registers the weights that are read from files)
 from netfleet.algorithms import ALGORITHMS
-from netfleet.config import GIVEN, EngineConfig, Evaluation
+from netfleet.compression import CODECS
+from netfleet.config import GIVEN, EngineConfig, Evaluation, Faults
 from netfleet.data import PARTITIONS, SOURCES
 from netfleet.graphs import GRAPHS
 from netfleet.mixing import WEIGHTS
@@ -27,7 +28,7 @@ METRICS = {
     "train_loss, grad_norm2": "f(x̄) and ‖∇f(x̄)‖² over the workers' training data",
     "consensus_error": "(1/m) Σᵢ ‖xᵢ − x̄‖²",
     "stationarity": "grad_norm2 + consensus_error, eq. (4) of the paper",
-    "tracking_error": "‖Σᵢ (yᵢ − gᵢ)‖ of tracking methods, 0 up to rounding",
+    "tracking_error": "‖Σᵢ (yᵢ − gᵢ)‖ of tracking methods, ‖Σᵢ cᵢ‖ of those that keep a correction: 0 up to rounding",
     "distance2": "‖x̄ − x*‖² where the optimum is known",
     "eta": "step size of the last round",
     "bytes": "payload sent by all workers so far",
@@ -54,6 +55,7 @@ algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
 | `[topology]` | erdos-renyi | a graph, its `workers` and its `weights` |
 | `[problem]` | classification | data, partition, model, batch, … |
 | `[[algorithms]]` | net-fleet | one or more; `label` names the curve |
+| `[network]` | nothing fails | lost and late messages, workers that are away |
 | `[evaluation]`, `[engine]` | | below |
 
 ## Parts of your own
@@ -71,6 +73,30 @@ A factory gets its parameters from the table in the file, and those of the follo
 | `topology.kind` | `seed` | a networkx graph on 0, …, m − 1 |
 
 In Python every part can also be the object itself: `nf.simulate(MyMethod(), topology=nx.petersen_graph(), problem=…)`.
+"""
+
+
+ALGORITHMS_NOTE = """`netfleet algorithms KIND` prints a method's equations and citation. FedAvg, generalized FedAvg, parallel SGD,
+SCAFFOLD, Scaffnew, SPIDER, SVRG and VRL-SGD have a server: they average exactly whatever the topology, with one message up and one down per
+worker that takes part.
+
+"""
+COMPRESS_NOTE = """`compress = "quantize"`, or a table with one of these kinds and its parameters. Any method over a graph can have it. What is
+sent are differences to what the neighbours already know, as in CHOCO-SGD, so that errors fade; `memory = false` sends the vectors
+themselves, which a graph that changes in time needs. `gamma` is the step towards the neighbours, by default the codec's own: 1, for
+top-k 4 · `share`, for random-k `share`.
+
+"""
+NETWORK_NOTE = """
+| `rule` | a message is missing | a message is late |
+|---|---|---|
+| `"drop"` | both ends leave the link out and keep its weight | both ends use what they had when it was sent, with damped weights |
+| `"fold"` | the reader keeps the weight, the other end does not know | the reader takes it for new |
+| `"ignore"` | the reader goes without | the reader takes it for new |
+| `"counters"` | sums travel, so the next message brings what was lost | (not combined) |
+
+`"drop"` and `"counters"` keep Σᵢ yᵢ = Σᵢ gᵢ, and gradient tracking exact; `"fold"` and `"ignore"`, which are common, do not.
+A worker that is away computes nothing, has its links dropped at both ends, and comes back with what it had.
 """
 
 
@@ -122,8 +148,10 @@ def reference() -> str:
         registry("Partitions: `problem.partition`", PARTITIONS),
         registry("Models: `problem.model`", MODELS),
         registry("Losses: `problem.loss`", LOSSES),
-        registry("Algorithms: `[[algorithms]]`", ALGORITHMS),
+        registry("Algorithms: `[[algorithms]]`", ALGORITHMS, ALGORITHMS_NOTE),
+        registry("Compression: `compress` in an algorithm's table", CODECS, COMPRESS_NOTE),
         registry("Step sizes: `eta`", SCHEDULES, "A number, or one of these tables. t counts rounds.\n\n"),
+        fields("`[network]`", Faults) + NETWORK_NOTE,
         fields("`[evaluation]`", Evaluation),
         fields("`[engine]`", EngineConfig),
         "\n## What a history records\n\n| column | |\n|---|---|\n",
