@@ -76,27 +76,29 @@ In Python every part can also be the object itself: `nf.simulate(MyMethod(), top
 """
 
 
-ALGORITHMS_NOTE = """`netfleet algorithms KIND` prints a method's equations and citation. FedAvg, generalized FedAvg, parallel SGD,
-SCAFFOLD, Scaffnew, SPIDER, SVRG and VRL-SGD have a server: they average exactly whatever the topology, with one message up and one down per
-worker that takes part.
+ALGORITHMS_NOTE = """`netfleet algorithms KIND` prints a method's equations and citation. FedAvg, generalized FedAvg,
+parallel SGD, SCAFFOLD, Scaffnew, SPIDER, SVRG and VRL-SGD have a server: they average exactly
+whatever the topology, with one message up and one down per worker that takes part.
 
 """
-COMPRESS_NOTE = """`compress = "quantize"`, or a table with one of these kinds and its parameters. Any method over a graph can have it. What is
-sent are differences to what the neighbours already know, as in CHOCO-SGD, so that errors fade; `memory = false` sends the vectors
-themselves, which a graph that changes in time needs. `gamma` is the step towards the neighbours, by default the codec's own: 1, for
-top-k 4 · `share`, for random-k `share`.
+COMPRESS_NOTE = """`compress = "quantize"`, or a table with one of these kinds and its parameters. Any method over a
+graph can have it. What is sent are differences to what the neighbours already know, as in CHOCO-
+SGD, so that errors fade; `memory = false` sends the vectors themselves, which a graph that changes
+in time needs. `gamma` is the step towards the neighbours, by default the codec's own: 1, for top-k
+4 · `share`, for random-k `share`.
 
 """
 NETWORK_NOTE = """
 | `rule` | a message is missing | a message is late |
 |---|---|---|
-| `"drop"` | both ends leave the link out and keep its weight | both ends use what they had when it was sent, with damped weights |
+| `"drop"` | both ends leave the link out and keep its weight | both ends use what they had when it was sent, damped |
 | `"fold"` | the reader keeps the weight, the other end does not know | the reader takes it for new |
 | `"ignore"` | the reader goes without | the reader takes it for new |
 | `"counters"` | sums travel, so the next message brings what was lost | (not combined) |
 
-`"drop"` and `"counters"` keep Σᵢ yᵢ = Σᵢ gᵢ, and gradient tracking exact; `"fold"` and `"ignore"`, which are common, do not.
-A worker that is away computes nothing, has its links dropped at both ends, and comes back with what it had.
+`"drop"` and `"counters"` keep Σᵢ yᵢ = Σᵢ gᵢ, and gradient tracking exact; `"fold"` and `"ignore"`,
+which are common, do not. A worker that is away computes nothing, has its links dropped at both
+ends, and comes back with what it had.
 """
 
 
