@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import netfleet
+from netfleet.algorithms import ALGORITHMS
 from netfleet.config import experiment
 from netfleet.experiment import run_experiment
 
@@ -54,6 +55,16 @@ def test_the_example_experiments_are_valid(path: Path, monkeypatch: pytest.Monke
 def test_the_reference_page_is_current() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "make_reference.py"))["reference"]()
     assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == made, "run python docs/make_reference.py"
+
+
+def test_the_page_of_methods_is_current() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_methods.py"))["page"]()
+    assert (ROOT / "docs" / "methods.md").read_text(encoding="utf-8") == made, "run python docs/make_methods.py"
+
+
+def test_the_example_names_every_method() -> None:
+    named = [table["kind"] for table in tomllib.loads((ROOT / "examples" / "methods.toml").read_text())["algorithms"]]
+    assert sorted(named) == sorted(ALGORITHMS)
 
 
 def test_the_tables_of_results_are_those_that_were_measured() -> None:
