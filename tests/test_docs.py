@@ -33,10 +33,13 @@ def test_the_examples_in_docstrings_run(name: str) -> None:
 
 
 def test_the_readmes_experiment_runs() -> None:
-    (text,) = blocks("README.md", "toml")
-    table = tomllib.loads(text)
-    histories = run_experiment(experiment({**table, "rounds": 2, "seeds": [0]}))
+    text, *more = blocks("README.md", "toml")
+    table = tomllib.loads(text) | {"rounds": 2, "seeds": [0]}
+    histories = run_experiment(experiment(table))
     assert [h.label for h in histories] == ["NET-FLEET", "LD-SGD"]
+    assert len(more) == 2
+    for change in more:
+        assert run_experiment(experiment(table | tomllib.loads(change)))[0].last["round"] == 2
 
 
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
