@@ -48,7 +48,7 @@ def rollout(algorithm: Algorithm, f: Problem, mix: Callable[..., Any], rounds: i
 
 def matrix_mix(W: np.ndarray | torch.Tensor) -> Callable[..., Any]:
     """`mix` by plain matrix product."""
-    matrix = torch.as_tensor(np.asarray(W))
+    matrix = W if isinstance(W, torch.Tensor) else torch.as_tensor(np.asarray(W))
 
     def mix(*vectors: torch.Tensor) -> Any:
         mixed = tuple(matrix.to(v.dtype) @ v for v in vectors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import Memory, matrix_mix, rollout
-from netfleet import ConfigError, Problem, checkpoint, make_topology, run_experiment, simulate
+from netfleet import ConfigError, Evaluation, Problem, checkpoint, make_topology, run_experiment, simulate
 from netfleet.algorithms import ALGORITHMS
 from netfleet.compression import CODECS, Packed, make_algorithm, pack
 from netfleet.config import experiment
@@ -220,7 +221,7 @@ def test_compression_is_part_of_the_hash_only_where_it_is_used() -> None:
         "kind": "quantize",
         "bits": 8,
         "block": 256,
-        "gamma": 0.0,
+        "gamma": None,
         "memory": True,
     }
     assert plain.hash != short.hash
@@ -242,12 +243,15 @@ def test_the_history_counts_the_bytes_truly_sent() -> None:
 @pytest.mark.parametrize(
     ("compress", "words"),
     [
-        ("quantise", "unknown compression 'quantise' .did you mean 'quantize'"),
+        ("quantise", "unknown compress 'quantise' .did you mean 'quantize'"),
         ({"kind": "quantize", "bits": 3}, "bits must be one of 8, 4, got 3"),
         ({"kind": "quantize", "block": 0}, "block, the entries that share a scale, must be at least 1, got 0"),
         ({"kind": "top-k", "share": 0.0}, r"share, of the entries that are sent, must lie in \(0, 1\], got 0.0"),
         ({"kind": "random-k", "share": 2}, "share, of the entries that are sent"),
-        ({"kind": "quantize", "gamma": 2.0}, r"gamma, the step towards the neighbours, must lie in \[0, 1\]"),
+        ({"kind": "quantize", "gamma": 2.0}, r"gamma, the step towards the neighbours, must lie in \(0, 1\]"),
+        ({"kind": "quantize", "gamma": "a"}, "compress: gamma must be a number, got 'a'"),
+        ({"kind": "quantize", "memory": "no"}, "compress: memory must be true or false, got 'no'"),
+        (8, "compress: expected a name or a table with a kind, got 8"),
         ({"kind": "quantize", "gama": 0.5}, "no parameter 'gama'"),
         ({"bits": 8}, "the table has no kind"),
     ],
@@ -257,10 +261,33 @@ def test_bad_compression_is_refused(compress: Any, words: str) -> None:
         run_table(3, compress=compress)
 
 
+def test_the_sum_survives_many_rounds_in_float32() -> None:
+    def drift(**extra: Any) -> float:
+        history = simulate(
+            {"kind": "net-fleet", "K": 1, "eta": 0.02, **extra},
+            topology="ring",
+            workers=8,
+            problem={"kind": "quadratics", "sigma": 1.0},
+            rounds=1500,
+            evaluation=Evaluation(every=1500),
+        )
+        return history.last["tracking_error"]
+
+    assert drift(compress="quantize") < 10 * drift()
+
+
+def test_a_wrapper_is_its_methods_equal_and_has_its_step_size() -> None:
+    spec = {"kind": "net-fleet", "eta": 0.3, "compress": "quantize"}
+    assert make_algorithm(spec) == make_algorithm(spec)
+    assert make_algorithm(spec).step_size(5) == 0.3
+    with pytest.raises(ValueError, match="eta"):
+        dataclasses.replace(make_algorithm(spec), eta=0.5)
+
+
 def test_differences_need_a_graph_that_stays() -> None:
     method = make_algorithm({"kind": "net-fleet", "compress": "quantize"})
     varying = make_topology("one-peer-exponential", workers=8)
-    with pytest.raises(ConfigError, match="changes from round to round; add memory = false"):
+    with pytest.raises(ConfigError, match="these change from round to round; add memory = false"):
         simulate(method, topology=varying, problem="quadratics", rounds=2)
     without = make_algorithm({"kind": "net-fleet", "compress": {"kind": "quantize", "memory": False}})
     assert simulate(without, topology=varying, problem="quadratics", rounds=2).last["round"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from conftest import Memory, digits_problem, matrix_mix, methods, rollout
 from netfleet import Algorithm, ConfigError, Topology, make_topology
 from netfleet.algorithms import ALGORITHMS
 from netfleet.engines import ENGINES
+from netfleet.engines.loop import _Counted
 from netfleet.metrics import tracking_error
 from netfleet.problems.synthetic import Quadratics
 
@@ -112,12 +114,25 @@ def test_what_a_tracking_method_conserves_stays_zero(method: Algorithm, noisy: A
 
 
 @every_method
+def test_every_tensor_of_a_round_is_on_the_problems_device(method: Algorithm) -> None:
+    # Torch's "meta" device computes nothing, but refuses to mix devices as an accelerator does.
+    problem = Quadratics(6, d=3)
+    problem.A, problem.b, problem.device = problem.A.to("meta"), problem.b.to("meta"), torch.device("meta")
+    f, mix = _Counted(problem), matrix_mix(torch.empty(6, 6, device="meta"))
+    state = method.init(f, mix, torch.empty(6, 3, device="meta"))  # type: ignore[arg-type]
+    for t in range(2):
+        state = method.round(f, mix, t, state)  # type: ignore[arg-type]
+    assert all(part.device.type == "meta" for part in state)
+
+
+@every_method
 def test_hyper_parameters_are_frozen_and_cited(method: Algorithm) -> None:
     assert dataclasses.is_dataclass(method)
     with pytest.raises(dataclasses.FrozenInstanceError):
         method.eta = 1.0  # type: ignore[misc]
     assert "@" in method.citation
     assert "year" in method.citation
+    assert not re.search(r"\{['\"]\w\}", method.citation), "an accent lost its backslash"
     assert method.assumes in ("none", "bounded dissimilarity", "bounded gradients", "none stated")
     assert method.State._fields[0] == "x"  # type: ignore[attr-defined]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import Memory
-from netfleet import ConfigError, checkpoint, make_topology, run_experiment, simulate
-from netfleet.compression import make_algorithm
+from conftest import Memory, digits_problem
+from netfleet import ConfigError, EngineConfig, checkpoint, make_topology, run_experiment, simulate
+from netfleet.compression import make_algorithm, resolve_algorithm
 from netfleet.config import Faults, experiment
 from netfleet.engines import ENGINES
 from netfleet.engines.remembering import Remembering
@@ -246,12 +247,64 @@ def test_a_bad_network_is_refused(network: dict[str, Any], words: str) -> None:
         table(**network)
 
 
+def test_with_counters_an_absence_is_not_made_up_for() -> None:
+    network = Unreliable(ring(), Faults(absent=0.4, rule="counters"), 2)
+    rng, carrier = np.random.default_rng(0), Remembering(network)
+    for t in range(20):
+        v = torch.from_numpy(rng.standard_normal((8, 3)))
+        # nothing is lost here: the exchange is that of the links between those who are there
+        assert (carrier.carry(t, "0", v) - torch.from_numpy(network.W(t).toarray()) @ v).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("kind", ["one-peer-hypercube", "random-matching"])
+def test_dropped_links_keep_tracking_exact_on_graphs_that_vary(kind: str) -> None:
+    history = simulate(
+        {"kind": "net-fleet", "K": 3, "eta": 0.03},
+        topology=make_topology(kind, workers=8),
+        problem=Quadratics(8, d=4, dtype=torch.float64),
+        engine=EngineConfig(dtype="float64"),
+        rounds=400,
+        network={"loss": 0.1, "absent": 0.1},
+    )
+    assert history.last["tracking_error"] < 1e-12
+
+
+def test_what_does_not_fail_is_no_failure() -> None:
+    assert table(loss=0.0).network is None
+    assert table(loss=0.0).runs()[0].hash == table().runs()[0].hash
+    assert simulate("fedavg", problem="quadratics", rounds=2, network=Faults()).last["round"] == 2
+    one = simulate("net-fleet", topology="ring", workers=1, problem="quadratics", rounds=2, network=Faults(delay=1))
+    assert one.last["round"] == 2
+
+
+def test_when_all_are_away_nothing_happens() -> None:
+    _, snapshots = run("net-fleet", Faults(absent=0.99), 3)
+    assert torch.equal(snapshots[0].state.x, snapshots[1].state.x)
+    assert snapshots[-1].bytes == 0
+
+
+def test_a_bad_combination_is_found_before_anything_is_run(tmp_path: Path) -> None:
+    both = table(loss=0.1)
+    mixed = replace(both, algorithms=(*both.algorithms, resolve_algorithm("fedavg")))
+    with pytest.raises(ConfigError, match="FedAvg has a server"):
+        run_experiment(mixed, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_averaged_running_statistics_are_refused_where_they_could_become_negative() -> None:
+    norm = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10))
+    with pytest.raises(ConfigError, match="averaged running statistics may become negative"):
+        simulate(problem=digits_problem(4, norm), topology="ring", rounds=2, network={"delay": 1})
+
+
 def test_what_cannot_be_combined_is_refused() -> None:
+    with pytest.raises(ConfigError, match="workers are not heard by those whom they hear"):
+        simulate(topology="one-peer-exponential", problem="quadratics", rounds=2, network={"loss": 0.1})
     with pytest.raises(ConfigError, match="FedAvg has a server and no links that could fail"):
         simulate("fedavg", problem="quadratics", rounds=2, network={"loss": 0.1})
     with pytest.raises(ConfigError, match="differences need weights that stay as they are"):
         simulate({"kind": "ld-sgd", "compress": "cast"}, problem="quadratics", rounds=2, network={"loss": 0.1})
-    with pytest.raises(ConfigError, match="need a fixed graph, but 'one-peer-exponential' changes"):
-        simulate(topology="one-peer-exponential", problem="quadratics", rounds=2, network={"delay": 1})
+    with pytest.raises(ConfigError, match="need a fixed graph, but 'random-matching' changes"):
+        simulate(topology="random-matching", problem="quadratics", rounds=2, network={"delay": 1})
     with pytest.raises(ConfigError, match="are simulated only"):
         run("net-fleet", Faults(delay=1), 2, "peers")

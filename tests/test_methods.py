@@ -11,7 +11,7 @@ import torch
 
 import transcripts
 from conftest import matrix_mix, rollout
-from netfleet import Algorithm, ConfigError, Problem
+from netfleet import Algorithm, ConfigError, Problem, make_topology, simulate
 from netfleet.algorithms import ALGORITHMS
 from netfleet.problems.synthetic import Logistic, Quadratics
 
@@ -231,6 +231,26 @@ def test_tracking_methods_reach_the_optimum_of_logistic_regression(graph: Any) -
     for kind in ("k-gt", "led", "lu-gt", "periodical-gt"):
         last = rollout(build(kind, K=5, eta=0.1), problem, matrix_mix(dense(graph)), 1500)[-1]
         assert (last.x - problem.optimum).norm() < 1e-10, kind
+
+
+@pytest.mark.parametrize("kind", sorted(ALGORITHMS))
+def test_a_step_size_of_zero_is_no_step_or_refused_at_once(kind: str) -> None:
+    spec = {"kind": kind, "eta": {"kind": "cosine", "start": 0.05, "rounds": 3}}
+    if ALGORITHMS[kind].divides_by_eta:  # type: ignore[attr-defined]
+        with pytest.raises(ConfigError, match="divides by the step size, which is 0 in round 3"):
+            simulate(spec, problem="quadratics", workers=4, rounds=6)
+    else:
+        assert simulate(spec, problem="quadratics", workers=4, rounds=6).last["round"] == 6
+
+
+@pytest.mark.parametrize("kind", ["d2", "led", "proxskip"])
+def test_weights_under_which_a_method_diverges_are_refused(kind: str) -> None:
+    torus = make_topology("torus", workers=16, weights="metropolis")
+    assert torus.least_eigenvalue == pytest.approx(np.linalg.eigvalsh(dense(torus)).min())
+    with pytest.raises(ConfigError, match=r"has an eigenvalue below -0\.333, and the least is -0\.6 here; use weights"):
+        simulate(kind, topology=torus, problem="quadratics", rounds=2)
+    with pytest.raises(ConfigError, match="needs symmetric weights"):
+        simulate(kind, topology="one-peer-exponential", workers=8, problem="quadratics", rounds=2)
 
 
 @pytest.mark.parametrize("kind", sorted(name for name in ALGORITHMS if hasattr(ALGORITHMS[name], "K")))

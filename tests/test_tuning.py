@@ -12,6 +12,7 @@ import pytest
 from netfleet import load_experiment, run_experiment
 from netfleet.cli import main
 from netfleet.config import experiment
+from netfleet.experiment import build_setting
 from netfleet.history import History
 from netfleet.progress import Quiet
 from netfleet.report.tuning import draw_tuning, edge_notes, in_words
@@ -127,6 +128,30 @@ def test_the_last_tenth_of_the_rounds_counts() -> None:
     assert in_words(-math.inf) == "diverged"
     assert in_words(0.5) == "50.00 %"
     assert in_words(-2.0) == "loss 2"
+
+
+def test_halving_does_not_change_what_a_run_records(tmp_path: Path) -> None:
+    dear = quadratics(evaluation={"every": 2, "full_every": 20})
+    trial = tune(dear, {"eta": [0.01, 0.02, 0.05]}, tmp_path, halving=True)["plain"][0].trial
+    kept = History.load(tmp_path / trial.experiment.runs()[0].hash[:16])
+    assert [r["round"] for r in kept if "grad_norm2" in r] == [0, 20, 40]
+    assert kept.timeless() == run_experiment(trial.experiment)[0].timeless()
+
+
+def test_the_setting_of_a_seed_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr("netfleet.tuning.build_setting", lambda e, seed: made.append(seed) or build_setting(e, seed))
+    tune(quadratics(seeds=[0, 1, 2], rounds=2), {"eta": [0.01, 0.05]})
+    assert sorted(made) == [0, 1, 2]
+
+
+def test_a_method_that_always_diverges_has_no_best_point(tmp_path: Path, capsys: Any) -> None:
+    arguments = ["--set", "rounds=60", "--set", "seeds=[0]", "--grid", "eta=1e12,1e15", "--out", str(tmp_path)]
+    assert main(["tune", *arguments]) == 1
+    said = capsys.readouterr().out
+    assert "best" not in said.split("NET-FLEET")[1].split("LD-SGD")[0]
+    assert "NET-FLEET diverged at every point; try a smaller eta" in said
+    assert not (tmp_path / "tuned.toml").exists()
 
 
 def test_a_best_value_at_the_edge_is_pointed_out(tmp_path: Path) -> None:

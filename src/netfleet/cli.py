@@ -87,7 +87,10 @@ def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--halving", action="store_true", help="a few rounds for all, three times as many for the better third, …"
     )
     tune.add_argument(
-        "--out", type=Path, metavar="DIR", help="where runs and results go, and what is gone on with (runs/tune-HASH)"
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where runs and results go; gone on with if there (runs/tune-NAME-HASH)",
     )
     tune.set_defaults(command=_tune)
 
@@ -241,15 +244,18 @@ def _tune(options: argparse.Namespace) -> int:
     console.print(tuning_table(results, experiment.rounds))
     for note in edge_notes(results, grid):
         console.print(note, style="yellow", highlight=False, soft_wrap=True)
-    write_best(out / "tuned.toml", best(experiment, results))
-    paths = [out / "tuned.toml"]
+    chosen = best(experiment, results)
+    paths = [out / "tuned.toml"] if chosen.algorithms else []
+    for path in paths:
+        write_best(path, chosen)
     for name in grid:
         paths.append(out / f"tuned-{name}.png")
         write_atomically(paths[-1], lambda file, name=name: draw_tuning(results, name).savefig(file, format="png"))  # type: ignore[misc]
     for path in paths:
         console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"netfleet run {out / 'tuned.toml'} compares them at their best", markup=False, soft_wrap=True)
-    return 0
+    if chosen.algorithms:
+        console.print(f"netfleet run {out / 'tuned.toml'} compares them at their best", markup=False, soft_wrap=True)
+    return 0 if len(chosen.algorithms) == len(experiment.algorithms) else 1
 
 
 def _axis(text: str) -> tuple[str, list[float]]:

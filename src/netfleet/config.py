@@ -83,8 +83,8 @@ class EngineConfig:
 class Faults:
     """What goes wrong in the network, and the rule for it (`faults.py`).
 
-    A share `loss` of the messages is lost, others come up to `delay` rounds late, and a share `absent` of the workers
-    is away, drawn anew every `spell` rounds.
+    A share `loss` of the messages is lost (with rule "drop", of the links), others come up to `delay` rounds late, and
+    a share `absent` of the workers is away, drawn anew every `spell` rounds.
     """
 
     loss: float = 0.0
@@ -104,6 +104,11 @@ class Faults:
             )
         if self.rule == "counters" and self.delay:
             raise ConfigError('network: rule = "counters" is for lost messages; leave delay out, or use rule = "drop"')
+
+    @property
+    def any(self) -> bool:
+        """Whether anything goes wrong at all."""
+        return bool(self.loss or self.delay or self.absent)
 
 
 @dataclass(frozen=True)
@@ -236,7 +241,8 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
         "engine": make(EngineConfig, _table(table, "engine"), "[engine]"),
     }
     if "network" in table:
-        given["network"] = make(Faults, _table(table, "network"), "[network]")
+        faults = make(Faults, _table(table, "network"), "[network]")
+        given["network"] = faults if faults.any else None
     if "seed" in given:
         raise ConfigError(f"write seeds = [{given['seed']}] instead of seed = {given['seed']}")
     result = make(Experiment, given, "the experiment")

@@ -16,10 +16,12 @@ import torch
 from netfleet import checkpoint
 from netfleet.algorithms import Algorithm
 from netfleet.checkpoint import write_atomically
-from netfleet.compression import make_algorithm
+from netfleet.compression import Compressed, make_algorithm
 from netfleet.config import EngineConfig, Evaluation, Experiment, Faults, RunConfig, config_hash, make
 from netfleet.engines import ENGINES, Snapshot
+from netfleet.engines.peers import refuse_memory
 from netfleet.errors import CheckpointError, ConfigError, DivergedError
+from netfleet.faults import Unreliable
 from netfleet.history import CHECKPOINT_FILE, CONFIG_FILE, History
 from netfleet.network import network_for
 from netfleet.problems import PROBLEMS, Problem
@@ -85,7 +87,7 @@ def run_experiment(
     """
     runs = experiment.runs()
     setting = functools.lru_cache(maxsize=1)(functools.partial(build_setting, experiment))
-    setting(runs[0].seed)  # bad input is found before anything is written
+    _check_all(experiment, setting(runs[0].seed))  # bad input is found before anything is written
     if out is not None:
         _prepare(out, experiment, resume, overwrite)
     histories = []
@@ -97,6 +99,29 @@ def run_experiment(
     return histories
 
 
+def _check_all(experiment: Experiment, setting: Setting) -> None:
+    """What does not go together, of any of the algorithms."""
+    for run in experiment.runs()[: len(experiment.algorithms)]:
+        _check(make_algorithm(run.config["algorithm"]), experiment, setting)
+
+
+def _check(algorithm: Algorithm, settings: Experiment, setting: Setting) -> None:
+    network = network_for(algorithm, setting.topology, 0, settings.network)
+    if settings.engine.kind == "peers":
+        refuse_memory(network)
+    if setting.problem.mixes_buffers and isinstance(network, Unreliable) and network.remembers:
+        raise ConfigError(
+            'network: with late messages or rule = "counters" averaged running statistics may become negative; use '
+            'batch_norm = "local" or "recalibrated", or GroupNorm'
+        )
+    method = algorithm.method if isinstance(algorithm, Compressed) else algorithm
+    still = [t for t in range(settings.rounds) if algorithm.step_size(t) == 0] if method.divides_by_eta else []
+    if still:
+        raise ConfigError(
+            f"{method.title} divides by the step size, which is 0 in round {still[0]}; let the schedule end above 0"
+        )
+
+
 def run_one(
     experiment: Experiment,
     run: RunConfig,
@@ -106,12 +131,16 @@ def run_one(
     *,
     resume: bool = True,
     label: str,
+    stop: int | None = None,
 ) -> History:
-    """Make one run of an experiment, or go on with what its folder holds; `setting` is asked for only if needed."""
+    """Make one run of an experiment, or go on with what its folder holds; `setting` is asked for only if needed.
+
+    With `stop` it ends after so many rounds, as if interrupted there.
+    """
     history, start = _open(run, folder, resume, experiment.engine.device)
-    if start is None or history.rounds < experiment.rounds or not history.records:
+    if start is None or start.t < (stop or experiment.rounds) or not history.records:
         algorithm = make_algorithm(run.config["algorithm"])
-        _train(setting(), algorithm, experiment, history, start, display, label)
+        _train(setting(), algorithm, experiment, history, start, display, label, stop)
     return history
 
 
@@ -123,7 +152,10 @@ def _train(
     start: Snapshot | None,
     display: Display,
     label: str,
+    stop: int | None = None,
 ) -> None:
+    _check(algorithm, settings, setting)
+    stop = stop or settings.rounds
     recorder = RunRecorder(
         history,
         setting.problem,
@@ -132,12 +164,13 @@ def _train(
         settings.evaluation,
         settings.checkpoint_every,
         display,
+        stop,
     )
-    display.begin(label, start.t if start else 0, settings.rounds)
+    display.begin(label, start.t if start else 0, stop)
     try:
         network = network_for(algorithm, setting.topology, history.seed, settings.network)
         history.final = ENGINES[settings.engine.kind](
-            setting.problem, network, algorithm, settings.rounds, recorder, start, settings.engine.threads
+            setting.problem, network, algorithm, stop, recorder, start, settings.engine.threads
         )
     except DivergedError as error:
         history.diverged = str(error)
@@ -234,7 +267,7 @@ def simulate(
     seed: int = 0,
     evaluation: Evaluation | None = None,
     engine: EngineConfig | None = None,
-    network: Mapping[str, Any] | None = None,
+    network: Faults | Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> History:
     """Train once and return the History. Each part is an object, a name, or a table as in an experiment file.
@@ -266,7 +299,8 @@ def simulate(
         )
     if not isinstance(algorithm, Algorithm):
         algorithm = make_algorithm(algorithm)
-    faults = None if network is None else make(Faults, network, "network")
+    faults = make(Faults, network, "network") if isinstance(network, Mapping) else network
+    faults = faults if faults is not None and faults.any else None
     settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=faults)
     described = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
     if faults is not None:

@@ -42,6 +42,7 @@ class Links(NamedTuple):
     j: npt.NDArray[np.int64]  # whom
     w: npt.NDArray[np.float64]
     heard: npt.NDArray[np.bool_]
+    apart: npt.NDArray[np.bool_]  # one of the two is away
     delay: npt.NDArray[np.int64]  # in rounds
     kept: npt.NDArray[np.float64]  # [m], the weight that each worker gives to its own
 
@@ -56,6 +57,11 @@ class Unreliable:
     _last: dict[int, Links] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        if not self.topology.schedule.symmetric:
+            raise ConfigError(
+                f"network: in a round of {self.topology.name!r} workers are not heard by those whom they hear, so no "
+                f"link can fail at both ends; use a graph whose rounds are symmetric"
+            )
         if self.topology.varying and self.remembers:
             raise ConfigError(
                 f'network: delay and rule = "counters" need a fixed graph, but {self.topology.name!r} changes from '
@@ -73,6 +79,11 @@ class Unreliable:
         return True
 
     @property
+    def freezes(self) -> bool:
+        """Who is away keeps what it has."""
+        return self.faults.absent > 0
+
+    @property
     def remembers(self) -> bool:
         """Whether an exchange depends on those before it, so that no W(t) describes it."""
         return self.faults.delay > 0 or self.faults.rule == "counters"
@@ -80,7 +91,7 @@ class Unreliable:
     @cached_property
     def damping(self) -> float:
         """By what the weights of the links are multiplied, so that late messages do not set the workers swinging."""
-        if self.faults.delay == 0 or self.faults.rule != "drop":
+        if self.faults.delay == 0 or self.faults.rule != "drop" or self.m == 1:
             return 1.0
         W = self.topology.W()
         largest = spectral_radius(lambda v: v - W @ v, self.m)
@@ -106,7 +117,7 @@ class Unreliable:
         kept = 1 - self.damping * (1 - self.topology.W(t).diagonal())
         np.add.at(kept, i, np.where(apart | (lost & (self.faults.rule != "ignore")), w, 0.0))
         delay = integers(self.faults.delay + 1, "delay", self.seed, t, low, high)
-        return Links(i, j, w, ~(apart | lost), np.minimum(delay, t), kept)
+        return Links(i, j, w, ~(apart | lost), apart, np.minimum(delay, t), kept)
 
     def _away(self, t: int) -> npt.NDArray[np.bool_]:
         """Who is away in round t, `[m]`: drawn anew for every spell."""

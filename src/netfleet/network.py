@@ -61,6 +61,10 @@ class Network(Protocol):
     def active(self, t: int = 0) -> Mask | None:
         """Who computes in round t, `[m]`; None: all do."""
 
+    @property
+    def freezes(self) -> bool:
+        """Whether those who do not compute keep all that they have; else the method says what they keep."""
+
 
 @dataclass(frozen=True)
 class Server:
@@ -81,6 +85,10 @@ class Server:
     @property
     def varying(self) -> bool:
         return self.n < self.m
+
+    @property
+    def freezes(self) -> bool:
+        return False
 
     def chosen(self, t: int) -> list[int]:
         """Who takes part in round t: n workers drawn for (seed, t)."""
@@ -125,9 +133,27 @@ def network_for(algorithm: Algorithm, topology: Topology, seed: int, faults: Fau
             )
         return Server(topology.m, getattr(algorithm, "participation", 1.0), seed)
     network = topology if faults is None else Unreliable(topology, faults, seed)
+    method = algorithm.method if isinstance(algorithm, Compressed) else algorithm
     if isinstance(algorithm, Compressed) and algorithm.memory and network.varying:
         raise ConfigError(
             "compress: differences need weights that stay as they are, but these change from round to round; add "
             "memory = false to send the vectors themselves, or use a fixed graph without failures"
         )
+    _check_eigenvalues(method, topology)
     return network
+
+
+def _check_eigenvalues(method: Algorithm, topology: Topology) -> None:
+    if method.least_eigenvalue <= -1:
+        return
+    if not topology.schedule.symmetric:
+        raise ConfigError(
+            f"{method.title} needs symmetric weights, but {topology.name!r} has rounds in which workers are not heard "
+            f"by those whom they hear; use another graph, or a method that tracks gradients"
+        )
+    least = topology.least_eigenvalue
+    if least < method.least_eigenvalue - 1e-9:
+        raise ConfigError(
+            f"{method.title} diverges if W has an eigenvalue below {method.least_eigenvalue:.3g}, and the least is "
+            f'{least:.3g} here; use weights = "laplacian", whose least is 1/3'
+        )

@@ -28,7 +28,9 @@ class RunRecorder:
         evaluation: Evaluation,
         checkpoint_every: int,
         display: Display,
+        stop: int | None = None,
     ) -> None:
+        self.stop = stop or rounds
         self.history, self.problem, self.algorithm, self.rounds = history, problem, algorithm, rounds
         self.evaluation, self.checkpoint_every, self.display = evaluation, checkpoint_every, display
         self._limits = {name: value for name, value in asdict(evaluation).items() if "every" not in name}
@@ -40,7 +42,7 @@ class RunRecorder:
         return t % self.evaluation.every == 0 or t == self.rounds
 
     def _checkpoints(self, t: int) -> bool:
-        return self.history.folder is not None and (t % self.checkpoint_every == 0 or t == self.rounds)
+        return self.history.folder is not None and (t % self.checkpoint_every == 0 or t == self.stop)
 
     def take(self, snapshot: Snapshot) -> None:
         known = len(self.history) > 0 and self.history.rounds >= snapshot.t

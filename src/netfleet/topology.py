@@ -91,6 +91,12 @@ class Topology:
         """λ; with a time-varying W the contraction per round (`varying.rate`)."""
         return varying.rate(self.schedule) if self.varying else mixing.second_eigenvalue(self.W())
 
+    @cached_property
+    def least_eigenvalue(self) -> float:
+        """The least eigenvalue of a symmetric W, over all rounds of its period (or the first, where there is none)."""
+        rounds = range(self.schedule.period or 1)
+        return min(1 - mixing.spectral_radius(partial(_less_itself, self.W(t)), self.m) for t in rounds)
+
     @property
     def gap(self) -> float:
         """The spectral gap 1 − λ."""
@@ -112,6 +118,11 @@ class Topology:
 
     def average(self, t: int = 0) -> None:
         """No row of W(t) is meant to be like the others."""
+
+    @property
+    def freezes(self) -> bool:
+        """Nobody sits out."""
+        return False
 
     def active(self, t: int = 0) -> None:
         """Everyone computes."""
@@ -186,6 +197,11 @@ def _read_matrix(file: Path) -> npt.NDArray[np.float64]:
 
 def _always(W: csr_array, t: int) -> csr_array:
     return W
+
+
+def _less_itself(W: csr_array, v: mixing.Vector) -> mixing.Vector:
+    """(I − W) v."""
+    return np.asarray(v - W @ v)
 
 
 def _others(W: csr_array, i: int) -> list[int]:

@@ -124,7 +124,7 @@ def tune(
 
     With `out`, runs are kept there, and the same command goes on with them after an interruption.
     """
-    setting = lru_cache(maxsize=1)(partial(build_setting, experiment))
+    setting = lru_cache(maxsize=len(experiment.seeds))(partial(build_setting, experiment))
     setting(experiment.seeds[0])
     results = {}
     for method, points in trials(experiment, grid).items():
@@ -144,8 +144,8 @@ def _run(trial: Trial, run: Any, rounds: int, setting: Any, out: Path | None, di
     folder = None if out is None else out / run.hash[:16]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    part = replace(trial.experiment, rounds=rounds)
-    return run_one(part, run, partial(setting, run.seed), folder, display, label=trial.label)
+    made = partial(setting, run.seed)
+    return run_one(trial.experiment, run, made, folder, display, label=trial.label, stop=rounds)
 
 
 def score(history: History) -> float:
@@ -158,12 +158,15 @@ def score(history: History) -> float:
 
 
 def best(experiment: Experiment, results: Mapping[str, Sequence[Outcome]]) -> Experiment:
-    """The experiment with every method at its best point."""
-    return replace(experiment, algorithms=tuple(o[0].trial.experiment.algorithms[0] for o in results.values()))
+    """The experiment with every method at its best point; one that diverged at all of them is left out."""
+    found = [outcomes[0] for outcomes in results.values() if math.isfinite(outcomes[0].score)]
+    return replace(experiment, algorithms=tuple(o.trial.experiment.algorithms[0] for o in found))
 
 
 def at_the_edge(outcomes: Sequence[Outcome], grid: Grid) -> list[str]:
     """The parameters whose best value is the first or the last of several in the grid."""
+    if not math.isfinite(outcomes[0].score):
+        return []
     return [
         name
         for name, value in outcomes[0].trial.point

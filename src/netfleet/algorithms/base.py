@@ -58,6 +58,10 @@ class Algorithm(ABC):
     State: ClassVar[type]
     #: Written for a server: `mix` is then the exact average over those who take part, whatever the topology.
     server: ClassVar[bool] = False
+    #: Whether it divides by the step size, which must then never be 0.
+    divides_by_eta: ClassVar[bool] = False
+    #: W must have no eigenvalue below this.
+    least_eigenvalue: ClassVar[float] = -1.0
     title: ClassVar[str] = ""
     #: What its paper's convergence theorem asks of the difference between the workers' data.
     assumes: ClassVar[str] = "none stated"

@@ -10,7 +10,7 @@ r"""D²: decentralized training over decentralized data, called exact diffusion 
     x_{t+1} = W x_{t+½}                                                           (2)
 
 In round 0, x_{½} = x₀ − γ ∇F(x₀; ξ₀). When γ changes, (x_{t−1} − x_t)/γ_{t−1} takes the place of the difference, so
-that what the workers have learned about each other keeps its size. W must have no eigenvalue at or below −1/3; the
+that what the workers have learned about each other keeps its size. W must have no eigenvalue below −1/3; the
 weights of the NET-FLEET paper have none below 1/3. A round here begins with the exchange, so `x` is x_{t+½}. Exact
 diffusion is D² with (I + W)/2.
 """
@@ -32,6 +32,8 @@ class D2(Algorithm):
     """D² with step size η."""
 
     title = "D²"
+    divides_by_eta = True
+    least_eigenvalue = -1 / 3
     assumes = "none"
     citation = """@inproceedings{tang2018d2,
   title     = {{D}$^2$: Decentralized Training over Decentralized Data},

@@ -35,7 +35,7 @@ class FedAvg(Algorithm):
     server = True
     title = "FedAvg"
     assumes = "bounded dissimilarity"
-    citation = """@inproceedings{mcmahan2017communication,
+    citation = r"""@inproceedings{mcmahan2017communication,
   title     = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
   author    = {McMahan, Brendan and Moore, Eider and Ramage, Daniel and Hampson, Seth and
                Ag{\"u}era y Arcas, Blaise},

@@ -37,6 +37,7 @@ class KGT(Algorithm):
     eta_s: float = 1.0
 
     title = "K-GT"
+    divides_by_eta = True
     assumes = "none"
     citation = """@article{liu2024decentralized,
   title   = {Decentralized gradient tracking with local steps},

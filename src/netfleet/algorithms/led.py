@@ -12,7 +12,7 @@ r"""LED: local exact diffusion, K corrected local steps between two exchanges of
     y_{r+1} = y_r + φ_τ − x_{r+1}                                               (3)
 
 A round here begins with the exchange, and y starts at 0. Keeping β y / α instead of y gives the same iterates, and
-stays right when the step size changes. β = 1/τ is the default (`beta = 0`): then τ = 1 is D², and on the exact
+stays right when the step size changes. β = 1/τ is the default: then τ = 1 is D², and on the exact
 average LED is SCAFFOLD (option II).
 """
 
@@ -32,12 +32,14 @@ from netfleet.problems.base import Problem
 @ALGORITHMS.register("led")
 @dataclass(frozen=True, kw_only=True)
 class LED(Algorithm):
-    """Local exact diffusion with K local steps of size η; a correction step β of 0 means 1/K."""
+    """Local exact diffusion with K local steps of size η; the correction's step β is 1/K unless given."""
 
     K: int = 10
-    beta: float = 0.0
+    beta: float | None = None
 
     title = "LED"
+    divides_by_eta = True
+    least_eigenvalue = -1 / 3
     assumes = "none"
     citation = """@article{alghunaim2024local,
   title   = {Local Exact-Diffusion for Decentralized Optimization and Learning},
@@ -55,8 +57,8 @@ class LED(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.beta <= 1:
-            raise ConfigError(f"beta, LED's step along the correction, must lie in [0, 1] (0: 1/K), got {self.beta!r}")
+        if self.beta is not None and not 0 <= self.beta <= 1:
+            raise ConfigError(f"beta, LED's step along the correction, must lie in [0, 1], got {self.beta!r}")
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
         return self.State(x, torch.zeros_like(x))
@@ -64,7 +66,8 @@ class LED(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta, before = self.step_size(t), self.step_size(max(t - 1, 0))
         x = mix(s.x)  # eq. (2)
-        c = (s.x - x).mul_((self.beta or 1 / self.K) / before).add_(s.c)  # eq. (3)
+        beta = 1 / self.K if self.beta is None else self.beta
+        c = (s.x - x).mul_(beta / before).add_(s.c)  # eq. (3)
         for k in range(1, self.steps(f, t) + 1):
             x.sub_(f.grad(x, f.sample(t, k)) + c, alpha=eta)  # eq. (1)
         return self.State(x, c)

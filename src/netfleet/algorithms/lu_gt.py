@@ -30,7 +30,7 @@ class LUGT(Algorithm):
 
     title = "LU-GT"
     assumes = "none"
-    citation = """@inproceedings{nguyen2023performance,
+    citation = r"""@inproceedings{nguyen2023performance,
   title     = {On the Performance of Gradient Tracking with Local Updates},
   author    = {Nguyen, Edward Duc Hien and Alghunaim, Sulaiman A. and Yuan, Kun and Uribe, C{\'e}sar A.},
   booktitle = {IEEE Conference on Decision and Control (CDC)},

@@ -15,14 +15,16 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_participation
 from netfleet.problems.base import Problem
 
 
 @ALGORITHMS.register("parallel-sgd")
 @dataclass(frozen=True, kw_only=True)
 class ParallelSGD(Algorithm):
-    """SGD with the average of all workers' gradients, step size η."""
+    """SGD with the average of a gradient of every worker that takes part, step size η."""
+
+    participation: float = 1.0
 
     server = True
     title = "Parallel SGD"
@@ -37,6 +39,10 @@ class ParallelSGD(Algorithm):
 
     class State(NamedTuple):
         x: Tensor  # [..., d]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_participation(self.participation)
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
         return self.State(x)

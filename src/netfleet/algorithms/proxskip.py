@@ -29,11 +29,11 @@ from netfleet.problems.base import Problem
 class ProxSkip(LED):
     """Corrected local steps of size η, K of them on average between two exchanges with the neighbours."""
 
-    beta: float = field(default=0.0, init=False)  # 1/K
+    beta: None = field(default=None, init=False)  # 1/K
 
     title = "ProxSkip"
     assumes = "none"
-    citation = """@inproceedings{mishchenko2022proxskip,
+    citation = r"""@inproceedings{mishchenko2022proxskip,
   title     = {{ProxSkip}: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!},
   author    = {Mishchenko, Konstantin and Malinovsky, Grigory and Stich, Sebastian and Richt{\'a}rik, Peter},
   booktitle = {International Conference on Machine Learning (ICML)},

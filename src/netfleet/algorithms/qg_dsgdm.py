@@ -31,6 +31,7 @@ class QGDSGDm(Algorithm):
     mu: float = 0.9
 
     title = "QG-DSGDm"
+    divides_by_eta = True
     assumes = "bounded dissimilarity"
     citation = """@inproceedings{lin2021quasi,
   title     = {Quasi-global Momentum: Accelerating Decentralized Deep Learning on Heterogeneous Data},

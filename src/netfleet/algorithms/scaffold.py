@@ -41,6 +41,7 @@ class SCAFFOLD(Algorithm):
 
     server = True
     title = "SCAFFOLD"
+    divides_by_eta = True
     assumes = "none"
     citation = """@inproceedings{karimireddy2020scaffold,
   title     = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},

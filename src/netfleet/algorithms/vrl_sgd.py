@@ -26,7 +26,7 @@ from netfleet.algorithms.led import LED
 class VRLSGD(LED):
     """K corrected local steps of size η between two exact averages."""
 
-    beta: float = field(default=0.0, init=False)  # 1/K
+    beta: None = field(default=None, init=False)  # 1/K
 
     server = True
     title = "VRL-SGD"

@@ -61,11 +61,15 @@ class Codec(ABC):
     def __call__(self, v: Tensor, keys: randomness.U64) -> Packed:
         """Pack the rows of v."""
         d, dtype, device = v.shape[-1], v.dtype, v.device
+
+        def decode(wire: Tensor) -> Tensor:
+            return self.decode(wire, d, dtype).to(device)
+
         wire = self.encode(v, keys)
-        return Packed(wire, self.decode(wire, d, dtype).to(device), lambda other: self.decode(other, d, dtype))
+        return Packed(wire, decode(wire), decode)
 
 
-CODECS: Registry[Codec] = Registry("compression", returns=Codec)
+CODECS: Registry[Codec] = Registry("compress", returns=Codec)
 
 
 @CODECS.register("cast")

@@ -12,7 +12,8 @@ r"""Any method with compressed messages: differences are sent, as in CHOCO-SGD.
 
 Only q is sent. As x̂ follows x, q goes to 0 and its error with it, so consensus is exact in the limit; and since W is
 doubly stochastic, (2) leaves Σᵢ xᵢ as it is whatever Q does, so gradient tracking stays right. Without memory, x̂ is 0
-before every exchange: then W may change from round to round, but the error stays.
+before every exchange: then W may change from round to round, but the error stays. The memory is in float64: what it
+loses in rounding would be added to x again in every round.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,19 +31,20 @@ from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
 from netfleet.compression.codecs import CODECS, Codec, Packed
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
-from netfleet.registry import parameters, split
+from netfleet.registry import check_type, parameters, split
 from netfleet.schedules import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compressed(Algorithm):
-    """A method whose messages pass through a codec; `gamma` 0 means the codec's own."""
+    """A method whose messages pass through a codec; `gamma` is the codec's own unless given."""
 
     method: Algorithm
     codec: Codec
-    gamma: float = 0.0
+    gamma: float | None = None
     memory: bool = True
-    State: type = field(init=False, repr=False)  # type: ignore[misc]
+    eta: Any = field(init=False, repr=False)  # the method's
+    State: type = field(init=False, repr=False, compare=False)  # type: ignore[misc]
     citation = """@inproceedings{koloskova2019decentralized,
   title     = {Decentralized Stochastic Optimization and Gossip Algorithms with Compressed Communication},
   author    = {Koloskova, Anastasia and Stich, Sebastian U. and Jaggi, Martin},
@@ -50,10 +53,10 @@ class Compressed(Algorithm):
 }"""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
+        if self.gamma is not None and not 0 < self.gamma <= 1:
             raise ConfigError(
-                f"compress: gamma, the step towards the neighbours, must lie in [0, 1] (0: the codec's own), got "
-                f"{self.gamma}; leave it out, or lower it if the run diverges"
+                f"compress: gamma, the step towards the neighbours, must lie in (0, 1], got {self.gamma}; leave it "
+                f"out, or lower it if the run diverges"
             )
         if self.method.server:
             raise ConfigError(
@@ -72,12 +75,13 @@ class Compressed(Algorithm):
         return self.method.title
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
-        channel = _Channel(self, f, mix, -1, x[:, :0], x[:, :0])
+        nothing = x[:, :0].double()
+        channel = _Channel(self, f, mix, -1, nothing, nothing)
         return self._outer(self.method.init(f, channel, x), channel)
 
     def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
         fields = len(self.method.State._fields)  # type: ignore[attr-defined]
-        nothing = s.x[:, :0]
+        nothing = s.x[:, :0].double()
         channel = _Channel(self, f, mix, t, *(s[fields:] if self.memory and t > 0 else (nothing, nothing)))
         return self._outer(self.method.round(f, channel, t, self.method.State(*s[:fields])), channel)
 
@@ -90,21 +94,21 @@ class _Channel:
 
     def __init__(self, settings: Compressed, f: Problem, mix: Mix, t: int, known: Tensor, heard: Tensor) -> None:
         self.settings, self.f, self.mix, self.t = settings, f, mix, t
-        self.gamma = settings.gamma or settings.codec.gamma
+        self.gamma = settings.codec.gamma if settings.gamma is None else settings.gamma
         self.known, self.heard = known, heard
         self._new: list[tuple[Tensor, Tensor]] = []
         self._used = self._sent = 0
 
     def __call__(self, *vectors: Tensor) -> Any:
         memory = [self._recall(v) for v in vectors]
-        packed = [self._pack(v - known) for v, (known, _) in zip(vectors, memory, strict=True)]
+        packed = [self._pack(v, known) for v, (known, _) in zip(vectors, memory, strict=True)]
         mixed: Any = self.mix(*packed)  # type: ignore[call-overload]
         arrived = [mixed] if len(packed) == 1 else list(mixed)
         out = []
         for v, (known, heard), q, news in zip(vectors, memory, packed, arrived, strict=True):
             known, heard = known + q.values, news.add_(heard)  # eq. (1)
             self._new.append((known, heard))
-            out.append(torch.sub(heard, known).mul_(self.gamma).add_(v))  # eq. (2)
+            out.append(torch.sub(heard, known).mul_(self.gamma).add_(v).to(v.dtype))  # eq. (2)
         return out[0] if len(out) == 1 else tuple(out)
 
     def memory(self) -> tuple[Tensor, Tensor]:
@@ -117,16 +121,17 @@ class _Channel:
     def _recall(self, v: Tensor) -> tuple[Tensor, Tensor]:
         d = v.shape[1]
         if self._used + d > self.known.shape[1]:  # nothing of the kind was ever sent
-            return torch.zeros_like(v), torch.zeros_like(v)
+            return torch.zeros_like(v, dtype=torch.float64), torch.zeros_like(v, dtype=torch.float64)
         part = slice(self._used, self._used + d)
         self._used += d
         return self.known[:, part], self.heard[:, part]
 
-    def _pack(self, v: Tensor) -> Packed:
-        workers = torch.tensor(self.f.workers).numpy()
-        keys = randomness.bits("compress", self.f.seed, workers, self.t, self._sent)
+    def _pack(self, v: Tensor, known: Tensor) -> Packed:
+        """What is sent of v, in the type of v; what is made of it, in the type of the memory."""
+        keys = randomness.bits("compress", self.f.seed, np.array(self.f.workers), self.t, self._sent)
         self._sent += 1
-        return self.settings.codec(v, keys)
+        q = self.settings.codec((v - known).to(v.dtype), keys)
+        return Packed(q.wire, q.values.to(known.dtype), lambda wire: q.decode(wire).to(known.dtype))
 
 
 def make_algorithm(spec: str | Mapping[str, Any]) -> Algorithm:
@@ -153,10 +158,10 @@ def resolve_algorithm(spec: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def _divided(compress: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """A `compress` table as the codec's part and the wrapper's, whose defaults are written out."""
-    kind, params = split(compress, "compression")
-    settings = {
-        name: params.pop(name, hint.default)
-        for name, hint in parameters(Compressed).items()
-        if name in ("gamma", "memory")
-    }
+    kind, params = split(compress, "compress")
+    settings = {}
+    for name in ("gamma", "memory"):
+        hint = parameters(Compressed)[name]
+        settings[name] = params.pop(name, hint.default)
+        check_type(settings[name], hint.annotation, f"compress: {name}")
     return {"kind": kind, **params}, settings

@@ -44,6 +44,10 @@ class Host(Protocol):
     def alone(self) -> bool:
         """Whether this host has all the workers."""
 
+    @property
+    def freezes(self) -> bool:
+        """Whether a worker that does not take part keeps all that it has; else the method says what it keeps."""
+
     def mixer(self, t: int) -> Mix:
         """The average over the neighbourhood in round t (−1 while the algorithm initialises)."""
 
@@ -95,7 +99,7 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
             began = time.perf_counter()
             f.choose(host.active(t))
             state = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, now.state)  # type: ignore[arg-type]
-            if not algorithm.server:  # with a server, the method says what those who sit out keep
+            if host.freezes:
                 state = _only(f.active, state, now.state)
             _check_finite(algorithm, state, t)
             now = Snapshot(
@@ -126,8 +130,6 @@ def _begin(host: Host, algorithm: Algorithm, f: _Counted) -> Snapshot:
 
 def _only(active: Tensor, state: Any, before: Any) -> Any:
     """The new state of the workers that took part, the old one of those that were away."""
-    if active is Problem.active:
-        return state
     return type(state)(*(torch.where(active, new, old) for new, old in zip(state, before, strict=True)))
 
 
@@ -151,31 +153,34 @@ class _Counted:
 
     def choose(self, active: Tensor | None) -> None:
         """Say which rows take part from now on, `[rows, 1]`; None: all do."""
-        self.active = Problem.active if active is None else active
-        self._rows = None if active is None else active[:, 0].nonzero()[:, 0]
-        self._part = self.problem if self._rows is None else self.problem.among(self._rows.tolist())
+        device = self.problem.device
+        self.active = Problem.active.to(device) if active is None else active.to(device)
+        self._rows = None if active is None else self.active[:, 0].nonzero()[:, 0]
+        self._part: Problem | None = self.problem  # None: nobody takes part
+        if self._rows is not None:
+            self._part = self.problem.among(self._rows.tolist()) if len(self._rows) else None
 
     def sample(self, t: int, k: int) -> Sample:
-        return self._part.sample(t, k) if self._part.workers else Sample(t, k, 0)
+        return Sample(t, k, 0) if self._part is None else self._part.sample(t, k)
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         self.samples += sample.size
         return self._spread(x, lambda part, rows: part.grad(rows, sample))
 
     def full_grad(self, x: Tensor) -> Tensor:
-        self.samples += self._part.size if self._part.workers else 0
+        self.samples += 0 if self._part is None else self._part.size
         return self._spread(x, lambda part, rows: part.full_grad(rows))
 
     def _spread(self, x: Tensor, gradient: Callable[[Problem, Tensor], Tensor]) -> Tensor:
         if self._rows is None:
             return gradient(self.problem, x)
         out = torch.zeros_like(x)
-        if len(self._rows):
-            if self.problem.buffers is not None:
-                self._part.buffers = self.problem.buffers[self._rows]
+        if self._part is not None:
+            buffers = self.problem.buffers
+            self._part.buffers = None if buffers is None else buffers[self._rows]
             out[self._rows] = gradient(self._part, x[self._rows])
-            if self.problem.buffers is not None and self._part.buffers is not None:
-                self.problem.buffers[self._rows] = self._part.buffers
+            if buffers is not None and self._part.buffers is not None:
+                buffers[self._rows] = self._part.buffers
         return out
 
     def __getattr__(self, name: str) -> Any:

@@ -63,6 +63,10 @@ class Peer:
 
         return mix  # type: ignore[return-value]
 
+    @property
+    def freezes(self) -> bool:
+        return self.network.freezes
+
     def active(self, t: int) -> Tensor | None:
         mask = self.network.active(t)
         return None if mask is None else torch.from_numpy(mask[self.i : self.i + 1, None])
@@ -129,6 +133,12 @@ class Mailboxes:
             return {j: box.pop((tag, j)) for j in senders}
 
 
+def refuse_memory(network: Network) -> None:
+    """A network that remembers is simulated as a whole."""
+    if isinstance(network, Unreliable) and network.remembers:
+        raise ConfigError('late messages and rule = "counters" are simulated only; use engine.kind = "simulator"')
+
+
 def run_peers(
     problem: Problem,
     network: Network,
@@ -139,8 +149,7 @@ def run_peers(
     threads: int = 0,
 ) -> Snapshot:
     """Train with one thread per worker over the in-memory transport; `threads` has no meaning here."""
-    if isinstance(network, Unreliable) and network.remembers:
-        raise ConfigError('late messages and rule = "counters" are simulated only; use engine.kind = "simulator"')
+    refuse_memory(network)
     mail = Mailboxes(network)
     silent = _Silent(recorder)
 

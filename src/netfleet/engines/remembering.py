@@ -40,9 +40,10 @@ class Remembering:
         sums = self.memory.get(f"{name}/sums", torch.zeros_like(v)) + v
         gap = sums[j] - sums[i]  # [links, d]: all that should have come over each link by now
         taken = self.memory.get(f"{name}/taken", torch.zeros_like(gap))
-        heard = _column(links.heard, v)
-        now = torch.where(heard > 0, gap, taken)
-        self.memory |= {f"{name}/sums": sums, f"{name}/taken": now}
+        heard, apart = (torch.from_numpy(mask)[:, None].to(v.device) for mask in (links.heard, links.apart))
+        now = torch.where(heard, gap, taken)
+        # while one of the two is away nothing flows between them, now or later
+        self.memory |= {f"{name}/sums": sums, f"{name}/taken": torch.where(apart, taken + v[j] - v[i], now)}
         return v.clone().index_add_(0, i, (now - taken).mul_(_column(links.w, v)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable
 
@@ -39,21 +40,21 @@ class Simulator:
         self._static = None if network.varying else self._matrix(0)
         self._past = Remembering(network) if isinstance(network, Unreliable) and network.remembers else None
 
-    def _matrix(self, t: int) -> Tensor:
-        """W(t), or its one row where all are equal."""
-        row = self.network.average(max(t, 0))
+    def _matrix(self, t: int, dtype: torch.dtype | None = None) -> Tensor:
+        """W(t), or its one row where all are equal; in the problem's type unless said otherwise."""
+        row, dtype = self.network.average(max(t, 0)), dtype or self.problem.dtype
         if row is not None:
-            return torch.from_numpy(row[None]).to(self.problem.device, self.problem.dtype)
-        return as_matrix(self.network.W(max(t, 0)), self.problem.dtype, self.problem.device)
+            return torch.from_numpy(row[None]).to(self.problem.device, dtype)
+        return as_matrix(self.network.W(max(t, 0)), dtype, self.problem.device)
 
     def mixer(self, t: int) -> Mix:
-        carry = self._carrier(t)
-        messages, calls = self.network.messages(max(t, 0)), iter(range(2**31))
+        carry, messages = self._carrier(t), self.network.messages(max(t, 0))
+        names = map(str if t >= 0 else "init/{}".format, itertools.count())
 
         def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
             packed = [pack(v) for v in vectors]
             self._sent += messages * sum(p.wire.shape[1] for p in packed)
-            mixed = tuple(carry(f"{next(calls)}", p.values) for p in packed)
+            mixed = tuple(carry(next(names), p.values) for p in packed)
             return mixed[0] if len(mixed) == 1 else mixed
 
         return mix  # type: ignore[return-value]
@@ -63,7 +64,7 @@ class Simulator:
         if self._past is not None:
             return functools.partial(self._past.carry, max(t, 0))
         W = self._matrix(t) if self._static is None else self._static
-        return lambda _, v: self._product(W, v)
+        return lambda _, v: self._product(W if W.dtype == v.dtype else self._matrix(t, v.dtype), v)
 
     def memory(self) -> dict[str, Tensor]:
         return {} if self._past is None else dict(self._past.memory)
@@ -87,9 +88,13 @@ class Simulator:
         self._pool.each(columns, -(-x.shape[1] // _COLUMNS))
         return out
 
+    @property
+    def freezes(self) -> bool:
+        return self.network.freezes
+
     def active(self, t: int) -> Tensor | None:
         mask = self.network.active(t)
-        return None if mask is None else torch.from_numpy(mask[:, None]).to(self.problem.device)
+        return None if mask is None else torch.from_numpy(mask[:, None])
 
     def bytes_sent(self) -> int:
         return self._sent

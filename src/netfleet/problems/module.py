@@ -186,8 +186,7 @@ class ModuleProblem(Problem):
         other = object.__new__(ModuleProblem)
         other.__dict__.update(self.__dict__)
         other.workers, other._threads = tuple(workers), threads
-        if workers:
-            other._host()
+        other._host()
         return other
 
     def start(self) -> Tensor:

@@ -22,8 +22,9 @@ def tuning_table(results: Results, rounds: int) -> Table:
     for method, outcomes in results.items():
         for place, outcome in enumerate(outcomes):
             point = ", ".join(f"{name} = {value:g}" for name, value in outcome.trial.point)
-            words = "best" if place == 0 else "" if outcome.rounds == rounds else "left behind"
-            style = "bold" if place == 0 else ""
+            first = place == 0 and math.isfinite(outcome.score)
+            words = "best" if first else "" if outcome.rounds == rounds else "left behind"
+            style = "bold" if first else ""
             table.add_row(method, point, in_words(outcome.score), str(outcome.rounds), words, style=style)
         table.add_section()
     return table
@@ -38,7 +39,8 @@ def in_words(score: float) -> str:
 
 def edge_notes(results: Results, grid: Grid) -> list[str]:
     """What should be tried further, a sentence each."""
-    return [
+    lost = [method for method, outcomes in results.items() if not math.isfinite(outcomes[0].score)]
+    return [f"{method} diverged at every point; try a smaller eta" for method in lost] + [
         f"{method}: the best {name} is at the edge of the grid; try values beyond it"
         for method, outcomes in results.items()
         for name in at_the_edge(outcomes, grid)
