@@ -138,7 +138,7 @@ def run_one(
     With `stop` it ends after so many rounds, as if interrupted there.
     """
     history, start = _open(run, folder, resume, experiment.engine.device)
-    if start is None or start.t < (stop or experiment.rounds) or not history.records:
+    if start is None or history.rounds < (stop or experiment.rounds) or not history.records:
         algorithm = make_algorithm(run.config["algorithm"])
         _train(setting(), algorithm, experiment, history, start, display, label, stop)
     return history

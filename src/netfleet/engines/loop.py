@@ -27,10 +27,10 @@ class Snapshot:
     t: int  # rounds done
     state: Any  # the algorithm's State
     buffers: Tensor | None = None
-    network: dict[str, Tensor] = field(default_factory=dict)  # what the network remembers, where it does
     bytes: int = 0  # sent so far
     samples: int = 0  # used so far
     seconds: float = 0.0  # spent in rounds, evaluation excluded
+    network: dict[str, Tensor] = field(default_factory=dict)  # what the network remembers, where it does
 
 
 class Host(Protocol):
@@ -125,7 +125,7 @@ def _begin(host: Host, algorithm: Algorithm, f: _Counted) -> Snapshot:
     x = f.problem.start().repeat(len(f.problem.workers), 1)  # [rows, d]
     state = algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
     _check_finite(algorithm, state, -1)
-    return Snapshot(0, state, _copy(f.problem.buffers), host.memory(), host.bytes_sent(), f.samples)
+    return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples, network=host.memory())
 
 
 def _only(active: Tensor, state: Any, before: Any) -> Any:
