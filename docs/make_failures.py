@@ -42,11 +42,12 @@ objectives (float64, exact gradients, η = {eta}, K = {K}):
 
 """
 TAIL = """
-"drop" (the default) asks that both ends know of the failure, which a protocol with acknowledgements gives;
-"counters" asks nothing, at the price of a sum per link that each end must keep. With late messages "drop"
-lowers the weights so that old differences do not set the workers swinging (`faults.py`). LED finds its
-corrections from differences of models instead of tracked gradients: it needs one vector less, but old
-differences lead it astray.
+With "drop" (the default) a share of the links fails, at both ends: that asks that both know of it, which a
+protocol with acknowledgements gives. With the other rules a share of the messages is lost, each direction by
+itself. "counters" asks for no agreement, at the price of a sum per link that each end must keep. With late
+messages "drop" lowers the weights so that old differences do not set the workers swinging (`faults.py`). That
+is enough for methods that track gradients. LED, D² and ProxSkip find their corrections from differences of
+models: they need one vector less, but old differences lead them astray.
 """
 SETTING = {"rounds": 2000, "eta": 0.02, "K": 10}
 

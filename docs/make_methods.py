@@ -16,6 +16,7 @@ import numpy as np
 
 import netfleet as nf
 from netfleet.algorithms import ALGORITHMS
+from netfleet.algorithms.proxskip import ProxSkip
 from netfleet.history import History
 
 HERE = Path(__file__).parent
@@ -30,17 +31,19 @@ One file per method in [src/netfleet/algorithms](../src/netfleet/algorithms), ea
 `netfleet algorithms KIND` prints them. A method of your own is another such file
 ([examples/my_algorithm.py](../examples/my_algorithm.py)).
 """
-COSTS = """Vectors of the model's size: kept by a worker from round to round, and sent to each neighbour (or to the
-server and back) per round. Gradients on a mini-batch per worker and round with K = 10 (ProxSkip's and
-Scaffnew's number is random; SVRG and SPIDER make a pass over all data every 20 rounds besides).
-Assumptions are those of the method's convergence theorem on how the workers' data differ.
+COSTS = """Vectors of the model's size: kept from round to round for each worker (with a server, its own included),
+and sent to each neighbour, or to the server and back, per round. Gradients on a mini-batch per worker
+and round with K = 10 (on average, for ProxSkip and Scaffnew). SVRG and SPIDER make a pass over all data
+and one more exchange every 20 rounds besides. Assumptions are those of a convergence theorem for the
+method on how the workers' data differ; FedAvg's is that of generalized FedAvg with η = 1, DSGT's paper
+has none that we know.
 """
 FAMILY = """
 ## One family
 
-Every method that reaches the optimum of heterogeneous objectives with K local steps and a fixed step size takes
-the same local step, x ← x − η (g + c), with corrections c that sum to zero over the workers. They differ in
-what c is refreshed with at an exchange, and in what that costs:
+Most of the methods that reach the optimum of heterogeneous objectives with K local steps and a fixed step size
+take the same local step, x ← x − η (g + c), with corrections c that sum to zero over the workers. They differ
+in what c is refreshed with at an exchange, and in what that costs:
 
 | method | correction after an exchange | sends |
 |---|---|---|
@@ -50,21 +53,36 @@ what c is refreshed with at an exchange, and in what that costs:
 | LED, ProxSkip | the same with that mean, and (I − W) x / (K η) in addition | one vector |
 | SCAFFOLD (II), VRL-SGD, Scaffnew | K-GT and LED on the exact average, where the two agree | to and from a server |
 
-`tests/test_methods.py` and `tests/test_server.py` hold these equalities, the special cases (K = 1, no
-momentum), each method's iterates against a transcript of its paper, and where it comes to rest on heterogeneous
-quadratics: the optimum, or a biased point that is computed.
+SCAFFOLD (I) takes the gradient at the server's model instead of that mean; SVRG has a correction for every
+mini-batch.
 
-Written from descriptions rather than from the paper's own text: periodical GT, DSGT, LU-GT (in the form that
-sends both vectors at once), PD-SGDM. LSGT (Ge, Chang, arXiv 2302.01537) is not here under its name: its text
-was not at hand, and what is known of it fits both periodical GT and K-GT with η_s = 1, which are.
+`tests/test_methods.py` and `tests/test_server.py` hold these equalities, the special cases (K = 1, no
+momentum), each method's iterates against its equations in the paper's order, and where it comes to rest on
+heterogeneous quadratics: the optimum, or a biased point that is computed.
+
+**Where the equations come from.** NET-FLEET, and DSGT's description, from the NET-FLEET paper. From code of the
+authors: QG-DSGDm, Momentum Tracking, VRL-SGD, the compression of CHOCO-SGD. From code of others that cites the
+paper's equations: K-GT, LED, D², GT-SGD (GNSD), ProxSkip, SCAFFOLD, DFedAvgM, DFedSAM. From descriptions and
+general knowledge, not checked against the paper's text: periodical GT, LU-GT (in the form that sends both
+vectors at once), PD-SGDM, generalized FedAvg, SVRG, SPIDER, and D-MSGD, which joins two methods of its paper
+(momentum averaged every K steps, and over a graph). LSGT (Ge, Chang, arXiv 2302.01537) is not here under its
+name: its text was not at hand, and what is known of it fits both periodical GT and K-GT with η_s = 1, which
+are. If you have a paper at hand that says otherwise, an issue is welcome.
+
+**Limits.** D², LED and ProxSkip refuse weights with an eigenvalue below −1/3, under which they diverge; the
+default weights have none. Partial participation (`participation`) is there where the paper has it; the
+corrections of VRL-SGD and Scaffnew rest on everyone taking part. FedAvg, SCAFFOLD and the other methods whose
+rounds end with the average show the server's model as every worker's; VRL-SGD and Scaffnew end theirs with the
+local steps, so their workers' columns show the local models.
 """
 HOW = """
 ## Measured
 
 Rounds, bytes and mini-batch gradients per worker until the average model x̄ has {target:.0%} accuracy, on real
 digits with two labels per worker (20 workers, a random graph, ten local steps per round where a method has
-them), each method at its best step size of one grid. Mean over seeds {seeds}, none of which was tuned on; "–"
-where not all of them get there in {rounds} rounds.
+them), each method at its best step size of one grid. Mean over seeds {seeds}, none of which was tuned on (step
+sizes were chosen, like results are given, by accuracy on the test digits); "–" where not all of them get there
+in {rounds} rounds.
 
     netfleet tune examples/methods.toml --out runs/methods
     netfleet run runs/methods/tuned.toml --out runs/methods/best --set 'seeds={seeds}'
@@ -83,11 +101,12 @@ def costs(kind: str) -> tuple[float, float]:
     """Vectors sent per message slot and gradients taken per worker in a round of K = 10, measured on a toy problem."""
     spec = {"kind": kind, **({"K": 10} if hasattr(ALGORITHMS[kind], "K") else {})}
     d, m, rounds = 50, 6, 20
-    problem = {"kind": "quadratics", "d": d}
-    history = nf.simulate(spec, topology="ring", workers=m, problem=problem, rounds=rounds)
-    first = history.records[0]
-    bytes_, samples = (history.last[name] - first[name] for name in ("bytes", "samples"))
-    return bytes_ / (rounds * 2 * m * d * 4), samples / (rounds * m)
+    problem, evaluation = {"kind": "quadratics", "d": d}, nf.Evaluation(every=1)
+    history = nf.simulate(spec, topology="ring", workers=m, problem=problem, rounds=rounds, evaluation=evaluation)
+    first, last = history.records[1], history.last  # what is done once, at the start, does not count
+    bytes_, samples = (last[name] - first[name] for name in ("bytes", "samples"))
+    gradients = 10 if issubclass(ALGORITHMS[kind], ProxSkip) else samples / ((rounds - 1) * m)  # type: ignore[arg-type]
+    return bytes_ / ((rounds - 1) * 2 * m * d * 4), gradients
 
 
 def number(value: float) -> str:

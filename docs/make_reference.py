@@ -96,9 +96,11 @@ NETWORK_NOTE = """
 | `"ignore"` | the reader goes without | the reader takes it for new |
 | `"counters"` | sums travel, so the next message brings what was lost | (not combined) |
 
-`"drop"` and `"counters"` keep Σᵢ yᵢ = Σᵢ gᵢ, and gradient tracking exact; `"fold"` and `"ignore"`,
-which are common, do not. A worker that is away computes nothing, has its links dropped at both
-ends, and comes back with what it had.
+`"drop"` keeps Σᵢ yᵢ = Σᵢ gᵢ in every round, `"counters"` as soon as a lost message is made up for;
+so gradient tracking stays exact. `"fold"` and `"ignore"`, which are common, lose it. With `"drop"`
+a link fails at both ends, so `loss` is the share of links; with the others each direction is lost
+by itself. A worker that is away computes nothing, has its links dropped at both ends, and comes
+back with what it had. [failures.md](failures.md) has measurements.
 """
 
 
