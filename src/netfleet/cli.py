@@ -229,44 +229,22 @@ def _tune(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     _make_importable(options.file)
-    from netfleet.checkpoint import write_atomically
     from netfleet.config import load_experiment
     from netfleet.progress import Live
-    from netfleet.report.tuning import draw_tuning, edge_notes, tuning_table
-    from netfleet.tuning import GRID, Grid, best, starts, tune, write_best
+    from netfleet.report.tuning import report_tuning
+    from netfleet.tuning import parse_grid, starts, tune
 
     experiment = load_experiment(options.file, options.set)
-    grid: Grid = dict(_axis(text) for text in options.grid) or GRID
+    grid = parse_grid(options.grid)
     out = options.out or Path("runs") / f"tune-{_slug(experiment.name)}-{experiment.hash[:8]}"
     console = Console()
-    with Live(console, starts(experiment, grid, halving=options.halving)) as live:
-        results = tune(experiment, grid, out, halving=options.halving, display=live)
-    console.print(tuning_table(results, experiment.rounds))
-    for note in edge_notes(results, grid):
-        console.print(note, style="yellow", highlight=False, soft_wrap=True)
-    chosen = best(experiment, results)
-    paths = [out / "tuned.toml"] if chosen.algorithms else []
-    for path in paths:
-        write_best(path, chosen)
-    for name in grid:
-        paths.append(out / f"tuned-{name}.png")
-        write_atomically(paths[-1], lambda file, name=name: draw_tuning(results, name).savefig(file, format="png"))  # type: ignore[misc]
-    for path in paths:
-        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
-    if chosen.algorithms:
-        console.print(f"netfleet run {out / 'tuned.toml'} compares them at their best", markup=False, soft_wrap=True)
-    return 0 if len(chosen.algorithms) == len(experiment.algorithms) else 1
-
-
-def _axis(text: str) -> tuple[str, list[float]]:
-    """`eta=0.01,0.1` as a name and numbers."""
-    name, equals, values = text.partition("=")
     try:
-        if not equals:
-            raise ValueError
-        return name.strip(), [int(v) if v.strip().isdigit() else float(v) for v in values.split(",")]
-    except ValueError:
-        raise ConfigError(f"--grid takes NAME=A,B,… with numbers, got {text!r}; for example eta=0.01,0.1") from None
+        with Live(console, starts(experiment, grid, halving=options.halving)) as live:
+            results = tune(experiment, grid, out, halving=options.halving, display=live)
+    except KeyboardInterrupt:
+        print(f"netfleet: interrupted; the same command with --out {out} goes on", file=sys.stderr)
+        return 130
+    return 0 if report_tuning(experiment, grid, results, out, console) else 1
 
 
 def _topology(options: argparse.Namespace) -> int:

@@ -35,6 +35,21 @@ FACTOR = 3
 LAST = 0.1
 
 
+def parse_grid(texts: Sequence[str]) -> Grid:
+    """`eta=0.01,0.1` texts as a grid; without any, the usual one."""
+    grid: dict[str, Sequence[Any]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        try:
+            numbers = [int(v) if v.strip().isdigit() else float(v) for v in values.split(",")]
+        except ValueError:
+            raise ConfigError(f"--grid takes NAME=A,B,… with numbers, got {text!r}; for example eta=0.01,0.1") from None
+        if name.strip() in grid:
+            raise ConfigError(f"--grid {text}: {name.strip()} was given before; say all its values at once")
+        grid[name.strip()] = numbers
+    return grid or GRID
+
+
 @dataclass(frozen=True)
 class Trial:
     """One point of a method's grid."""
