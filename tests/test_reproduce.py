@@ -522,3 +522,19 @@ def test_committed_numbers_are_what_the_configs_give() -> None:
     checks = runs.verify(todo, Store(ROOT / "results"), 5)
     assert len(checks) == len(todo)
     assert all(check.largest < 1e-3 for check in checks)
+
+
+def test_the_tuned_comparison_takes_the_best_step_size_of_each_grid() -> None:
+    panels, store = find_panels(ROOT), Store(ROOT / "results")
+    chosen = [curve.experiment.algorithms[0] for curve in panels["tuned"].curves]
+    grids = []
+    for algorithm in chosen:
+        found = {}
+        for curve in panels[f"tune-{algorithm['kind']}"].curves:
+            history = store.load(curve.experiment.runs()[0])
+            assert history is not None
+            last = [record["accuracy"] for record in history.records[-WINDOW:]]
+            found[curve.experiment.algorithms[0]["eta"]] = -1.0 if history.diverged else float(np.mean(last))
+        grids.append(sorted(found))
+        assert algorithm["eta"] == max(found, key=lambda eta: found[eta]), algorithm["kind"]
+    assert all(grid == grids[0] for grid in grids)
