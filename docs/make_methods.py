@@ -7,7 +7,6 @@ With RUNS, the folder of `netfleet tune examples/methods.toml --out RUNS` and of
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 import netfleet as nf
 from netfleet.algorithms import ALGORITHMS
+from netfleet.algorithms.base import short_citation
 from netfleet.algorithms.proxskip import ProxSkip
 from netfleet.history import History
 
@@ -91,12 +91,6 @@ in {rounds} rounds.
 """
 
 
-def paper(citation: str) -> str:
-    """First author and year of each entry."""
-    entries = re.findall(r"author\s*=\s*\{(.*?)\},?\n.*?year\s*=\s*\{(\d+)\}", citation, re.DOTALL)
-    return "; ".join(f"{a.split(',')[0]}{' et al.' if ' and ' in a else ''} {year}" for a, year in entries)
-
-
 def costs(kind: str) -> tuple[float, float]:
     """Vectors sent per message slot and gradients taken per worker in a round of K = 10, measured on a toy problem."""
     spec = {"kind": kind, **({"K": 10} if hasattr(ALGORITHMS[kind], "K") else {})}
@@ -125,7 +119,7 @@ def static() -> str:
         known: Any = ALGORITHMS[kind]
         sends, gradients = costs(kind)
         over = "server" if known.server else "graph"
-        cells = [f"`{kind}`", known.title, paper(known.citation), over, str(len(known.State._fields))]
+        cells = [f"`{kind}`", known.title, short_citation(known.citation), over, str(len(known.State._fields))]
         lines.append(f"| {' | '.join([*cells, number(sends), number(gradients), known.assumes])} |")
     return "\n".join(lines) + "\n"
 

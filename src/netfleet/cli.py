@@ -295,6 +295,7 @@ def _algorithms(options: argparse.Namespace) -> int:
 
     _make_importable(None)
     from netfleet.algorithms import ALGORITHMS
+    from netfleet.algorithms.base import short_citation
     from netfleet.registry import parameters
 
     if options.name:
@@ -310,7 +311,7 @@ def _algorithms(options: argparse.Namespace) -> int:
         known: Any = ALGORITHMS[name]
         defaults = ", ".join(f"{key} = {p.default}" for key, p in parameters(known).items())
         over = "server" if known.server else "graph"
-        table.add_row(name, over, defaults, _short_citation(known.citation))
+        table.add_row(name, over, defaults, short_citation(known.citation))
     Console().print(table)
     print("netfleet algorithms NAME shows the equations of a method and its BibTeX; --bibtex prints all of them.")
     return 0
@@ -351,14 +352,6 @@ def _reproduce(options: argparse.Namespace) -> int:
         print(f"netfleet: interrupted; the same command goes on from what is in {where.work}", file=sys.stderr)
         return 130
     return 0
-
-
-def _short_citation(bibtex: str) -> str:
-    """`Zhang et al. 2022; …` from BibTeX."""
-    import re
-
-    entries = re.findall(r"author\s*=\s*\{(.*?)\}.*?year\s*=\s*\{(\d+)\}", bibtex, re.DOTALL)
-    return "; ".join(f"{a.split(',')[0]}{' et al.' if ' and ' in a else ''} {year}" for a, year in entries)
 
 
 def _make_importable(file: str | None) -> None:

@@ -16,7 +16,7 @@ import torch
 from netfleet import checkpoint
 from netfleet.algorithms import Algorithm
 from netfleet.checkpoint import write_atomically
-from netfleet.compression import Compressed, make_algorithm
+from netfleet.compression import make_algorithm
 from netfleet.config import EngineConfig, Evaluation, Experiment, Faults, RunConfig, config_hash, make
 from netfleet.engines import ENGINES, Snapshot
 from netfleet.engines.peers import refuse_memory
@@ -114,11 +114,10 @@ def _check(algorithm: Algorithm, settings: Experiment, setting: Setting) -> None
             'network: with late messages or rule = "counters" averaged running statistics may become negative; use '
             'batch_norm = "local" or "recalibrated", or GroupNorm'
         )
-    method = algorithm.method if isinstance(algorithm, Compressed) else algorithm
-    still = [t for t in range(settings.rounds) if algorithm.step_size(t) == 0] if method.divides_by_eta else []
+    still = [t for t in range(settings.rounds) if algorithm.step_size(t) == 0] if algorithm.divides_by_eta else []
     if still:
         raise ConfigError(
-            f"{method.title} divides by the step size, which is 0 in round {still[0]}; let the schedule end above 0"
+            f"{algorithm.title} divides by the step size, which is 0 in round {still[0]}; let the schedule end above 0"
         )
 
 
@@ -195,8 +194,13 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot write to {out}: {error}; choose another --out") from None
+    write_experiment(out / "experiment.toml", experiment)
+
+
+def write_experiment(path: Path, experiment: Experiment) -> None:
+    """Write an experiment, every default written out, as a file that `netfleet run` takes."""
     text = tomli_w.dumps(without_none(experiment.to_table()))
-    write_atomically(out / "experiment.toml", lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def _check_same(run: RunConfig, folder: Path) -> History:

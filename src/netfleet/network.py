@@ -133,13 +133,12 @@ def network_for(algorithm: Algorithm, topology: Topology, seed: int, faults: Fau
             )
         return Server(topology.m, getattr(algorithm, "participation", 1.0), seed)
     network = topology if faults is None else Unreliable(topology, faults, seed)
-    method = algorithm.method if isinstance(algorithm, Compressed) else algorithm
     if isinstance(algorithm, Compressed) and algorithm.memory and network.varying:
         raise ConfigError(
             "compress: differences need weights that stay as they are, but these change from round to round; add "
             "memory = false to send the vectors themselves, or use a fixed graph without failures"
         )
-    _check_eigenvalues(method, topology)
+    _check_eigenvalues(algorithm, topology)
     return network
 
 

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 
-from netfleet.checkpoint import write_atomically
 from netfleet.compression import make_algorithm
 from netfleet.config import Experiment, Table
 from netfleet.errors import ConfigError
-from netfleet.experiment import build_setting, run_one, without_none
+from netfleet.experiment import build_setting, run_one
 from netfleet.history import History
 from netfleet.progress import Display, Quiet
 from netfleet.registry import suggestion
@@ -187,9 +185,3 @@ def at_the_edge(outcomes: Sequence[Outcome], grid: Grid) -> list[str]:
         for name, value in outcomes[0].trial.point
         if len(grid[name]) > 1 and value in (min(grid[name]), max(grid[name]))
     ]
-
-
-def write_best(path: Path, experiment: Experiment) -> None:
-    """Write an experiment as a file that `netfleet run` takes."""
-    text = tomli_w.dumps(without_none(experiment.to_table()))
-    write_atomically(path, lambda file: file.write(text.encode()))

@@ -8,6 +8,7 @@ worker that the engine hosts here: all m in the simulator, one on a peer. It may
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -90,6 +91,12 @@ class Algorithm(ABC):
     @abstractmethod
     def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
         """The state after round t."""
+
+
+def short_citation(bibtex: str) -> str:
+    """`Zhang et al. 2022; …` from BibTeX."""
+    entries = re.findall(r"author\s*=\s*\{(.*?)\},\n.*?year\s*=\s*\{(\d+)\}", bibtex, re.DOTALL)
+    return "; ".join(f"{a.split(',')[0]}{' et al.' if ' and ' in a else ''} {year}" for a, year in entries)
 
 
 def check_momentum(value: float, name: str = "beta") -> None:

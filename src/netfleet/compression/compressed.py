@@ -66,13 +66,9 @@ class Compressed(Algorithm):
         inner = self.method.State.__annotations__
         memory = {"known": Tensor, "heard": Tensor} if self.memory else {}
         own = {"eta": self.method.eta, "State": NamedTuple("State", [*inner.items(), *memory.items()])}
+        own |= {name: getattr(self.method, name) for name in ("title", "divides_by_eta", "least_eigenvalue")}
         for name, value in own.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def title(self) -> str:  # type: ignore[override]
-        """The method's."""
-        return self.method.title
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
         nothing = x[:, :0].double()

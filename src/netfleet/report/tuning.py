@@ -15,8 +15,9 @@ from rich.table import Table
 
 from netfleet.checkpoint import write_atomically
 from netfleet.config import Experiment
+from netfleet.experiment import write_experiment
 from netfleet.report.plots import DPI, STYLE, TICKS, looks
-from netfleet.tuning import Grid, Outcome, at_the_edge, best, write_best
+from netfleet.tuning import Grid, Outcome, at_the_edge, best
 
 Results = Mapping[str, Sequence[Outcome]]
 
@@ -29,7 +30,7 @@ def report_tuning(experiment: Experiment, grid: Grid, results: Results, out: Pat
     chosen, paths = best(experiment, results), []
     if chosen.algorithms:
         paths.append(out / "tuned.toml")
-        write_best(paths[0], chosen)
+        write_experiment(paths[0], chosen)
     for name in grid:
         paths.append(out / f"tuned-{name}.png")
         write_atomically(paths[-1], partial(draw_tuning(results, name).savefig, format="png"))
