@@ -18,7 +18,7 @@ from netfleet.cli import main
 from netfleet.config import config_hash
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.history import History
-from netfleet.progress import LiveTotal, Quiet, in_words
+from netfleet.progress import LiveTotal, Quiet, Work, in_words
 from netfleet.reproduce import runs, tables
 from netfleet.reproduce.claims import WINDOW, Claim, judge, smoothed
 from netfleet.reproduce.figures import draw
@@ -230,17 +230,35 @@ def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path) -> None:
     assert not list((folder / "work").iterdir())
 
 
-def test_the_time_left_counts_what_is_still_to_do(folder: Path) -> None:
-    display = LiveTotal(Console(file=io.StringIO()), {"a": (10, 1.0), "b": (10, 3.0)})
+def test_the_time_left_counts_what_is_still_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("netfleet.progress.time.monotonic", lambda: clock[0])
+    work = {"a": Work(10, 1.0, "slow"), "b": Work(10, 3.0, "slow"), "c": Work(10, 1.0, "known"), "d": Work(5, 1.0, "?")}
+    display = LiveTotal(Console(file=io.StringIO()), work, {"known": 0.5, "slow": 100.0})
     display.begin("a", 0, 10)
-    display.round(10)
+    clock[0] = 20.0
+    display.round(10)  # two seconds a unit, whatever was expected
     display.end()
-    assert display.part == pytest.approx(10 / 40)
+    assert display.left == pytest.approx(2 * 30 + 0.5 * 10 + 2 * 5)
+    assert display.part == pytest.approx(20 / (20 + display.left))
     display.begin("b", 5, 10)  # further than was thought
-    assert display.part == pytest.approx(10 / 25)
-    display.round(10)
+    assert display.left == pytest.approx(2 * 15 + 0.5 * 10 + 2 * 5)
+    display.end()  # it diverged
+    assert display.left == pytest.approx(0.5 * 10 + 2 * 5)
+    for label, rounds in (("c", 10), ("d", 5)):
+        display.begin(label, 0, rounds)
+        display.round(rounds)
+        display.end()
     assert display.part == 1.0
     assert display.aside() == "; 100 % of all, 0 s left"
+
+
+def test_the_pace_of_a_model_is_that_of_its_stored_runs(folder: Path) -> None:
+    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
+    todo = runs.jobs([panel])
+    runs.perform(todo, store, folder / "work")
+    kind = todo[0].work(folder / "work").kind
+    assert runs.paces(store)[kind] > 0
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (90, "2 min"), (5400, "90 min"), (12_000, "3 h 20 min")])

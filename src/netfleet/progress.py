@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
@@ -90,44 +90,70 @@ class Live:
         return ""
 
 
-class LiveTotal(Live):
-    """As `Live`, with a bar over all runs: the work that remains says how much time is left.
+class Work(NamedTuple):
+    """What a run still needs."""
 
-    `costs` has for the label of every run the rounds that it still needs and the work of one.
+    rounds: int
+    cost: float  # of a round, comparable between runs of one kind
+    kind: Hashable = None  # runs of one kind take time in proportion to their cost
+
+
+class LiveTotal(Live):
+    """As `Live`, with a bar over all runs and the time that they still need.
+
+    `work` has what every run still needs by the run's label. The time of a kind's unit of cost is the one seen since
+    this display began, else the one in `paces`, else the mean over what was seen.
     """
 
-    def __init__(self, console: Console, costs: Mapping[str, tuple[int, float]]) -> None:
-        super().__init__(console, len(costs))
-        self._costs, self._started = dict(costs), time.monotonic()
-        self._done = 0.0  # work
-        self._total = self._progress.add_task("% of all", total=100, note="", left="", visible=len(costs) > 1)
+    def __init__(
+        self, console: Console, work: Mapping[str, Work], paces: Mapping[Hashable, float] | None = None
+    ) -> None:
+        super().__init__(console, len(work))
+        self._work, self._paces = dict(work), dict(paces or {})
+        self._seen: dict[Hashable, tuple[float, float]] = {}  # cost done and its seconds, by kind
+        self._total = self._progress.add_task("% of all", total=100, note="", left="", visible=len(work) > 1)
 
     def begin(self, label: str, done: int, rounds: int) -> None:
         super().begin(label, done, rounds)
-        self._name, self._first, self._before = label, done, self._done
-        self._costs[label] = (rounds - done, self._costs[label][1])
+        self._name, self._at, self._clock = label, done, time.monotonic()
+        self._work[label] = self._work[label]._replace(rounds=rounds - done)
 
     def round(self, t: int) -> None:
         super().round(t)
-        self._done = self._before + (t - self._first) * self._costs[self._name][1]
-        self._progress.update(self._total, completed=int(100 * self.part), left=f"{self._left()} left")
+        now, work = time.monotonic(), self._work[self._name]
+        cost, seconds = self._seen.get(work.kind, (0.0, 0.0))
+        self._seen[work.kind] = cost + (t - self._at) * work.cost, seconds + now - self._clock
+        self._work[self._name] = work._replace(rounds=work.rounds - (t - self._at))
+        self._at, self._clock = t, now
+        self._progress.update(self._total, completed=int(100 * self.part), left=f"{in_words(self.left)} left")
 
     def end(self) -> None:
         super().end()
+        self._work[self._name] = self._work[self._name]._replace(rounds=0)  # also where it stopped early
         self._progress.update(self._task, visible=False)
 
     @property
+    def left(self) -> float:
+        """Seconds until all runs are done, as far as one can tell."""
+        return sum(work.rounds * work.cost * self._pace(work.kind) for work in self._work.values())
+
+    @property
     def part(self) -> float:
-        """Of all work, how much is done."""
-        whole = sum(rounds * cost for rounds, cost in self._costs.values())
-        return min(1.0, self._done / whole) if whole else 1.0
+        """Of the time for all runs, how much has passed."""
+        passed = sum(seconds for _, seconds in self._seen.values())
+        return passed / (passed + self.left) if passed else 0.0
 
     def aside(self) -> str:
         """The part that is done and the time that is left."""
-        return f"; {100 * self.part:.0f} % of all, {self._left()} left" if self._done else ""
+        return f"; {100 * self.part:.0f} % of all, {in_words(self.left)} left" if self._seen else ""
 
-    def _left(self) -> str:
-        return in_words((time.monotonic() - self._started) * (1 / self.part - 1)) if self._done else "?"
+    def _pace(self, kind: Hashable) -> float:
+        """Seconds for a unit of cost."""
+        if kind in self._paces and kind not in self._seen:
+            return self._paces[kind]
+        seen = [self._seen[kind]] if kind in self._seen else list(self._seen.values())
+        cost = sum(cost for cost, _ in seen)
+        return sum(seconds for _, seconds in seen) / cost if cost else 0.0
 
 
 class _RoundsPerSecond(ProgressColumn):

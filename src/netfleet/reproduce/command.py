@@ -73,8 +73,7 @@ def _run(panels: Sequence[Panel], store: Store, work: Path, console: Console) ->
     for job in runs.jobs(panels):
         store.adopt(job.run)
     todo = runs.jobs(panels, store)
-    costs = {job.label: (job.experiment.rounds - runs.done_rounds(job, work), job.cost) for job in todo}
-    with LiveTotal(console, costs) as live:
+    with LiveTotal(console, {job.label: job.work(work) for job in todo}, runs.paces(store)) as live:
         busy = runs.perform(todo, store, work, live)
     for job in busy:
         console.print(f"{job.label}: another netfleet makes this run at this moment; it was left out", highlight=False)

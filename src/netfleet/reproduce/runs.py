@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
 
 from netfleet import checkpoint
 from netfleet.compression import make_algorithm
@@ -18,7 +20,7 @@ from netfleet.config import Experiment, RunConfig
 from netfleet.errors import ConfigError
 from netfleet.experiment import Setting, build_setting, run_one
 from netfleet.history import CHECKPOINT_FILE, History
-from netfleet.progress import Display, Quiet
+from netfleet.progress import Display, Quiet, Work
 from netfleet.reproduce.panels import Panel
 from netfleet.reproduce.store import Store, rounded
 
@@ -30,12 +32,12 @@ class Job(NamedTuple):
     experiment: Experiment
     run: RunConfig
 
-    @property
-    def cost(self) -> float:
-        """Of a round, in gradients: what the time left is reckoned from."""
+    def work(self, folder: Path) -> Work:
+        """What it still needs, in samples: what the time left is reckoned from."""
         algorithm = make_algorithm(self.run.config["algorithm"])
         workers, batch = self.experiment.topology.get("workers", 1), self.experiment.problem.get("batch", 1)
-        return float(getattr(algorithm, "K", 1) * workers * batch)
+        rounds = self.experiment.rounds - done_rounds(self, folder)
+        return Work(rounds, float(getattr(algorithm, "K", 1) * workers * batch), kind_of(self.run.config))
 
 
 def jobs(panels: Sequence[Panel], store: Store | None = None) -> list[Job]:
@@ -73,6 +75,22 @@ def done_rounds(job: Job, work: Path) -> int:
     """The round from which an interrupted run will go on."""
     path = work / job.run.hash[:16] / CHECKPOINT_FILE
     return checkpoint.reached(path) if path.exists() else 0
+
+
+def paces(store: Store) -> dict[Hashable, float]:
+    """Seconds per sample of the stored runs, by model."""
+    found: dict[Hashable, list[float]] = {}
+    for history in store:
+        last = history.last
+        if last.get("seconds") and last.get("samples"):
+            found.setdefault(kind_of(history.config), []).append(last["seconds"] / last["samples"])
+    return {kind: median(values) for kind, values in found.items()}
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """What a sample's gradient costs about the same in: the model, or the problem that has none."""
+    problem = config["problem"]
+    return json.dumps(problem.get("model", problem["kind"]), sort_keys=True)
 
 
 def histories(panel: Panel, store: Store) -> dict[str, list[History]]:

@@ -35,6 +35,10 @@ class Store:
                 return history
         return None
 
+    def __iter__(self) -> Iterator[History]:
+        """All finished runs."""
+        return (read(path) for folder in self.folders for path in sorted(folder.glob("*.json")))
+
     def adopt(self, run: RunConfig) -> None:
         """Bring a run that only another folder has into the first."""
         if not (self.folders[0] / file_name(run.hash)).exists() and (history := self.load(run)) is not None:
