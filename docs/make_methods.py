@@ -7,22 +7,26 @@ With RUNS, the folder of `netfleet tune examples/methods.toml --out RUNS` and of
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
 import netfleet as nf
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.base import short_citation
 from netfleet.algorithms.proxskip import ProxSkip
 from netfleet.history import History
+from netfleet.report.plots import DPI, OTHERS, OURS, STYLE, TICKS
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "methods.json"
 TARGET = 0.9  # accuracy of the average model
-WORKERS, BATCH = 20, 32  # of examples/methods.toml
+PICTURE = HERE / "methods.png"
 HEAD = """# Methods
 
 Made by `python docs/make_methods.py` from the code and from runs; do not edit by hand.
@@ -79,14 +83,16 @@ HOW = """
 ## Measured
 
 Rounds, bytes and mini-batch gradients per worker until the average model x̄ has {target:.0%} accuracy, on real
-digits with two labels per worker (20 workers, a random graph, ten local steps per round where a method has
-them), each method at its best step size of one grid. Mean over seeds {seeds}, none of which was tuned on (step
+digits with two labels per worker ({workers} workers, a random graph, ten local steps per round where a method
+has them), each method at its best step size of one grid. Mean over seeds {seeds}, none of which was tuned on (step
 sizes were chosen, like results are given, by accuracy on the test digits); "–" where not all of them get there
 in {rounds} rounds.
 
     netfleet tune examples/methods.toml --out runs/methods
     netfleet run runs/methods/tuned.toml --out runs/methods/best --set 'seeds={seeds}'
     python docs/make_methods.py runs/methods
+
+![What each method needs]({picture})
 
 """
 
@@ -137,43 +143,84 @@ def measure(runs: Path) -> dict[str, Any]:
     found: dict[str, list[History]] = {}
     for config in sorted((runs / "best").glob("*/config.json")):
         history = History.load(config.parent)
-        found.setdefault(history.config["algorithm"]["kind"], []).append(history)
+        found.setdefault(history.label, []).append(history)
     methods = {}
-    for kind, histories in found.items():
+    for label, histories in found.items():
         hits = [reached(h) for h in histories]
         means = {
             name: float(np.mean([hit[name] for hit in hits if hit])) if all(hits) else None
             for name in ("round", "bytes", "samples")
         }
-        methods[kind] = means | {
+        methods[label] = means | {
+            "kind": histories[0].config["algorithm"]["kind"],
             "eta": histories[0].config["algorithm"]["eta"],
             "accuracy": float(np.mean([h.last["accuracy"] for h in histories])),
             "worker_accuracy": float(np.mean([h.last["worker_accuracy_mean"] for h in histories])),
             "lowest": float(np.min([h.last["accuracy"] for h in histories])),
         }
-    first = next(iter(found.values()))
-    return {"rounds": first[0].config["rounds"], "seeds": [h.seed for h in first], "methods": methods}
+    histories = next(iter(found.values()))
+    config = histories[0].config
+    return {
+        "rounds": config["rounds"],
+        "workers": config["topology"]["workers"],
+        "batch": config["problem"]["batch"],
+        "seeds": sorted(h.seed for h in histories),
+        "methods": methods,
+    }
+
+
+def ordered(results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The methods, the fewest rounds first, then the highest accuracy."""
+    return sorted(results["methods"].items(), key=lambda item: (item[1]["round"] or math.inf, -item[1]["accuracy"]))
+
+
+def needs(results: dict[str, Any], found: dict[str, Any]) -> tuple[float, float, float] | None:
+    """Rounds, megabytes and gradients per worker to the target; None where a method does not get there."""
+    if found["round"] is None:
+        return None
+    return found["round"], found["bytes"] / 1e6, found["samples"] / (results["workers"] * results["batch"])
 
 
 def measured() -> str:
-    """The table of results, the fewest rounds first."""
+    """The table of results."""
     if not RESULTS.exists():
         return ""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     lines = [
-        HOW.format(target=TARGET, seeds=results["seeds"], rounds=results["rounds"]),
-        "| method | best η | rounds | MB sent | gradients per worker | x̄ at the end (lowest seed) | workers |",
-        "|---|---|---|---|---|---|---|",
+        HOW.format(target=TARGET, picture=PICTURE.name, **results),
+        "| method | over | best η | rounds | MB sent | gradients per worker | x̄ at the end (lowest seed) | workers |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for kind, r in sorted(
-        results["methods"].items(), key=lambda item: (item[1]["round"] or 10**9, -item[1]["accuracy"])
-    ):
-        there = r["round"] is not None
-        counts = [f"{r['round']:.0f}", f"{r['bytes'] / 1e6:.0f}", f"{r['samples'] / (WORKERS * BATCH):.0f}"]
-        ends = [f"{100 * r['accuracy']:.1f} % ({100 * r['lowest']:.1f})", f"{100 * r['worker_accuracy']:.1f} %"]
-        title = ALGORITHMS[kind].title  # type: ignore[attr-defined]
-        lines.append(f"| {' | '.join([title, str(r['eta']), *(counts if there else '–––'), *ends])} |")
+    for label, found in ordered(results):
+        over = "server" if ALGORITHMS[found["kind"]].server else "graph"  # type: ignore[attr-defined]
+        counts = [f"{value:.0f}" for value in needs(results, found) or ()] or list("–––")
+        end = f"{100 * found['accuracy']:.1f} % ({100 * found['lowest']:.1f})"
+        cells = [label, over, str(found["eta"]), *counts, end, f"{100 * found['worker_accuracy']:.1f} %"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def draw(results: dict[str, Any]) -> Figure:
+    """What each method needs to the target, a panel per currency; with a server hollow."""
+    methods = [(label, found) for label, found in ordered(results) if found["round"] is not None]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9, 0.24 * len(methods) + 1.4), dpi=DPI, layout="constrained")
+        panels = figure.subplots(1, 3, sharey=True)
+        for place, (axes, title) in enumerate(zip(panels, ("rounds", "MB sent", "gradients per worker"), strict=True)):
+            for height, (label, found) in enumerate(methods):
+                server = ALGORITHMS[found["kind"]].server  # type: ignore[attr-defined]
+                value = (needs(results, found) or (math.nan,) * 3)[place]
+                color = OURS if label == "NET-FLEET" else OTHERS[0]
+                axes.plot([0, value], [height, height], color=color, linewidth=1, alpha=0.4)
+                axes.plot(value, height, "o", color=color, markerfacecolor="white" if server else color, markersize=6)
+            axes.set_xlim(left=0)
+            axes.set_title(title)
+            axes.tick_params(**TICKS)
+            axes.grid(visible=False, axis="y")
+        panels[0].set_yticks(range(len(methods)), [label for label, _ in methods])
+        panels[0].invert_yaxis()
+        figure.suptitle(f"To {TARGET:.0%} accuracy of x̄ (filled: over a graph, hollow: with a server)", fontsize=10)
+    return figure
 
 
 def page() -> str:
@@ -183,5 +230,7 @@ def page() -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        RESULTS.write_text(json.dumps(measure(Path(sys.argv[1])), indent=1) + "\n", encoding="utf-8")
+        found = measure(Path(sys.argv[1]))
+        RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        draw(found).savefig(PICTURE)
     (HERE / "methods.md").write_text(page(), encoding="utf-8")
