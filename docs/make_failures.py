@@ -7,13 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import torch
+from matplotlib.figure import Figure
 
 import netfleet as nf
 from netfleet.problems.synthetic import Quadratics
+from netfleet.report.plots import DPI, STYLE, TICKS, looks
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "failures.json"
+RESULTS, PICTURE = HERE / "failures.json", HERE / "failures.png"
 METHODS = ("net-fleet", "k-gt", "gt-sgd", "led")
 CASES: dict[str, dict[str, Any] | None] = {
     "nothing fails": None,
@@ -27,6 +30,7 @@ CASES: dict[str, dict[str, Any] | None] = {
     "20 % of the workers away": {"absent": 0.2},
     "20 % away, 10 rounds at a time": {"absent": 0.2, "spell": 10},
 }
+DRAWN = ("nothing fails", *(f"30% lost, {rule}" for rule in ("drop", "counters", "fold", "ignore")))
 HEAD = """# When the network fails
 
 Made by `python docs/make_failures.py`; do not edit by hand.
@@ -36,6 +40,8 @@ rule for lost or late messages keeps that so, Σᵢ yᵢ = Σᵢ gᵢ survives, 
 optimum of the sum. The rules that come to mind first do not: a reader that keeps the weight of a missing
 message for itself ("fold"), or goes without ("ignore"), changes the sum that the method tracks.
 [experiments.md](experiments.md#network) has the keys of `[network]`.
+
+![NET-FLEET's error under four rules]({picture})
 
 Relative error ‖x̄ − x*‖ / ‖x*‖ after {rounds} rounds on a ring of 8 workers with heterogeneous quadratic
 objectives (float64, exact gradients, η = {eta}, K = {K}):
@@ -52,45 +58,62 @@ models: they need one vector less, but old differences lead them astray.
 SETTING = {"rounds": 2000, "eta": 0.02, "K": 10}
 
 
-def error(kind: str, network: dict[str, Any] | None) -> float | None:
-    """The relative error at the end; None if the run diverged."""
+def errors(kind: str, network: dict[str, Any] | None) -> dict[int, float]:
+    """The relative error every 50 rounds; none if the run diverged."""
     spec = {"kind": kind, "eta": SETTING["eta"], **({} if kind == "gt-sgd" else {"K": SETTING["K"]})}
     problem = Quadratics(8, d=5, seed=0, dtype=torch.float64)
-    topology = nf.make_topology("ring", workers=8, weights="metropolis")
-    engine = nf.EngineConfig(dtype="float64")
-    evaluation = nf.Evaluation(every=int(SETTING["rounds"]))
     try:
         history = nf.simulate(
             spec,
-            topology=topology,
+            topology=nf.make_topology("ring", workers=8, weights="metropolis"),
             problem=problem,
             rounds=int(SETTING["rounds"]),
-            engine=engine,
+            engine=nf.EngineConfig(dtype="float64"),
             network=network,
-            evaluation=evaluation,
+            evaluation=nf.Evaluation(every=50),
         )
     except nf.DivergedError:
-        return None
-    return float(history.last["distance2"] ** 0.5 / problem.optimum.norm())
+        return {}
+    return {r["round"]: float(f"{r['distance2'] ** 0.5 / problem.optimum.norm():.3g}") for r in history}
 
 
 def measure() -> dict[str, Any]:
-    """Every method in every case."""
-    return {case: {kind: error(kind, network) for kind in METHODS} for case, network in CASES.items()}
+    """What every method ends at in every case, and the first one's way there in those that are drawn."""
+    found = {case: {kind: errors(kind, network) for kind in METHODS} for case, network in CASES.items()}
+    ends = {case: {kind: e.get(int(SETTING["rounds"])) for kind, e in row.items()} for case, row in found.items()}
+    return {"ends": ends, "ways": {case: list(found[case][METHODS[0]].items()) for case in DRAWN}}
+
+
+def draw(ways: dict[str, list[tuple[int, float]]]) -> Figure:
+    """The error over the rounds, a line per rule."""
+    styles = looks(list(ways))
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 3.6), dpi=DPI, layout="constrained")
+        axes = figure.add_subplot()
+        for case, way in ways.items():
+            axes.plot(*zip(*way, strict=True), label=case, **styles[case].line())
+        axes.set(
+            yscale="log", xlabel="communication rounds", ylabel="‖x̄ − x*‖ / ‖x*‖", title="NET-FLEET on a ring of 8"
+        )
+        axes.tick_params(**TICKS)
+        figure.legend(loc="outside right upper", frameon=False)
+    return figure
 
 
 def page() -> str:
     """The whole page."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))["ends"]
     titles = [nf.ALGORITHMS[kind].title for kind in METHODS]  # type: ignore[attr-defined]
     lines = [f"| | {' | '.join(titles)} |", "|---" * (len(METHODS) + 1) + "|"]
     for case, found in results.items():
         cells = ["diverges" if e is None or e > 1e3 else f"{e:.0e}" if e < 1e-3 else f"{e:.2g}" for e in found.values()]
         lines.append(f"| {case} | {' | '.join(cells)} |")
-    return HEAD.format(**SETTING) + "\n".join(lines) + "\n" + TAIL
+    return HEAD.format(picture=PICTURE.name, **SETTING) + "\n".join(lines) + "\n" + TAIL
 
 
 if __name__ == "__main__":
     if "measure" in sys.argv[1:]:
-        RESULTS.write_text(json.dumps(measure(), indent=1) + "\n", encoding="utf-8")
+        found = measure()
+        RESULTS.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        draw(found["ways"]).savefig(PICTURE)
     (HERE / "failures.md").write_text(page(), encoding="utf-8")
