@@ -30,7 +30,7 @@ XName = Literal["round", "bytes", "samples"]
 Groups = Mapping[str, "Sequence[History]"]
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito, Tol); the strongest is NET-FLEET's.
-OURS, OTHERS = "#D55E00", ("#0072B2", "#009E73", "#AA4499", "#333333", "#56B4E9", "#E69F00")
+OURS, OTHERS = "#D55E00", ("#0072B2", "#009E73", "#AA4499", "#333333", "#56B4E9", "#E69F00", "#882255", "#999933")
 DASHES: tuple[tuple[float, ...], ...] = ((5, 1.6), (1.2, 1.2), (6, 1.6, 1.2, 1.6), (2.6, 1.2), (8, 1.4, 2.4, 1.4))
 MARKERS = ("s", "^", "D", "v", "P", "<", "h")
 INK, MUTED, FAINT = "#222222", "#666666", "#999999"

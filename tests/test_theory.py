@@ -1,0 +1,126 @@
+"""The theory's functions against hand-worked values and limits, and the theorem against runs."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import matrix_mix, rollout
+from netfleet import ConfigError, make_topology, theory
+from netfleet.algorithms import ALGORITHMS
+from netfleet.metrics import consensus_error
+from netfleet.problems.synthetic import Quadratics
+from netfleet.theory import Constants
+
+WORKED = Constants(m=10, lam=0.5, L=2.0, variance=3.0, gap=5.0, spread=7.0)
+
+
+def test_the_step_size_conditions_are_the_papers() -> None:
+    limits = [1 / 6, 1 / 640, 0.5 / 480**0.5, (0.5 / 1536) ** 0.5, 5 / 144, (2.5 / 4608) ** 0.5, 1 / 2400, 6.25 / 576]
+    assert list(theory.conditions(WORKED, K=4).values()) == pytest.approx(limits)
+    assert theory.largest_step(WORKED, K=4) == (pytest.approx(1 / 2400), "(1−λ)/(3(1+λK−λ)mKL²)")
+
+
+def test_the_conditions_on_a_complete_graph_without_local_steps() -> None:
+    limits = theory.conditions(Constants(m=2, lam=0.0, L=1.0), K=1)
+    expected = [1 / 3, 1 / 2, 1 / 12**0.5, 1 / 24**0.5, 1 / 72, 1 / 72**0.5, 1 / 6, 1 / 72]
+    assert list(limits.values()) == pytest.approx(expected)
+
+
+def test_the_bound_is_the_papers() -> None:
+    assert theory.C1(0.5, 4) == pytest.approx(240)
+    found = theory.bound(WORKED, eta=4e-4, K=4, S=100)
+    start = 2 * (5 + 240 * 1.6e-7 * 7 / 400) / 0.16
+    assert found == pytest.approx((start, 7.2e-4, 0.03456, 0.0432))
+    assert found.total == pytest.approx(start + 7.2e-4 + 0.03456 + 0.0432)
+
+
+def test_the_potential_is_the_papers() -> None:
+    x, y = torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([[1.0, 3.0], [1.0, -1.0]])
+    # Σ‖xᵢ − x̄‖² = 2, Σ‖yᵢ − ȳ‖² = 8, C₁ = 240, m²K = 16
+    assert theory.potential(5.0, x, y, eta=0.1, K=4, lam=0.5) == pytest.approx(5 + (2 + 240 * 0.01 * 8) / 16)
+
+
+def test_the_corollary() -> None:
+    assert theory.corollary(m=5, S=10**6) == (20, pytest.approx(math.sqrt(5 / 2e7)))
+    assert theory.corollary(m=64, S=1000, scale=2.0) == (1, pytest.approx(2 * math.sqrt(64 / 1000)))
+
+
+@pytest.mark.parametrize("S", [10, 10**4, 10**8])
+def test_the_best_step_size_is_best(S: int) -> None:
+    eta, limit = theory.best_step(WORKED, 4, S), theory.largest_step(WORKED, 4)[0]
+    assert 0 < eta <= limit
+    best = theory.bound(WORKED, eta, 4, S).total
+    assert all(
+        best <= theory.bound(WORKED, other, 4, S).total + 1e-12 for other in np.geomspace(limit / 1e4, limit, 50)
+    )
+
+
+def test_rounds_to_a_target_are_the_fewest() -> None:
+    S = theory.rounds_to(WORKED, 0.1, 4)
+    assert theory.bound(WORKED, theory.best_step(WORKED, 4, S), 4, S).total <= 0.1
+    assert theory.bound(WORKED, theory.best_step(WORKED, 4, S - 1), 4, S - 1).total > 0.1
+    assert theory.bytes_to(WORKED, 0.1, 4, d=100, links=30) == S * 2 * 100 * 4 * 30
+
+
+def test_for_small_targets_twice_the_workers_need_half_the_rounds() -> None:
+    """Once the noise dominates, rounds fall as 1/m: the linear speedup that the title promises."""
+    few, many = (theory.rounds_to(WORKED._replace(m=m, spread=0.0), 1e-5, 1) for m in (8, 16))
+    assert few / many == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize("change", [{"lam": 1.0}, {"m": 0}, {"L": 0.0}, {"variance": -1.0}])
+def test_constants_that_no_problem_has_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="the theory needs"):
+        WORKED._replace(**change).checked()
+
+
+def test_a_target_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="above 0"):
+        theory.rounds_to(WORKED, 0.0, 4)
+
+
+def averaged_metric(problem: Quadratics, K: int, eta: float, W: np.ndarray, S: int) -> float:
+    """The left-hand side of Theorem 1: NET-FLEET asks for a gradient at each x_{s,k}, in order."""
+    seen: list[float] = []
+    watched = copy.copy(problem)
+
+    def grad(x: torch.Tensor, sample: Any) -> torch.Tensor:
+        _, slope = problem.objective(x.mean(dim=0))
+        seen.append((slope.square().sum() + problem.smoothness**2 * consensus_error(x)).item())  # type: ignore[operator]
+        return problem.grad(x, sample)
+
+    watched.grad = grad  # type: ignore[method-assign]
+    rollout(ALGORITHMS.build({"kind": "net-fleet", "K": K, "eta": eta}), watched, matrix_mix(W), S)
+    return float(np.mean(seen[: S * K]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    graph=st.sampled_from(["ring", "complete", "star", "path"]),
+    m=st.integers(2, 8),
+    K=st.integers(1, 6),
+    L=st.floats(0.05, 20),
+    heterogeneity=st.floats(0, 30),
+    S=st.integers(1, 60),
+    seed=st.integers(0, 10**6),
+)
+def test_exact_gradients_stay_below_theorem_1(
+    graph: str, m: int, K: int, L: float, heterogeneity: float, S: int, seed: int
+) -> None:
+    topology = make_topology(graph, workers=m)
+    problem = Quadratics(m, d=3, mu=L / 4, L=L, heterogeneity=heterogeneity, seed=seed, dtype=torch.float64)
+    value, _ = problem.objective(problem.start())
+    least, _ = problem.objective(problem.optimum)
+    slopes = problem.full_grad(problem.start().repeat(m, 1))
+    spread = (m * consensus_error(slopes)).item()
+    c = Constants(m, topology.lam, L, 0.0, (value - least).item(), spread).checked()
+    eta, _ = theory.largest_step(c, K)
+    assert averaged_metric(problem, K, eta, topology.W().toarray(), S) <= theory.bound(c, eta, K, S).total
