@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import matrix_mix, rollout
-from netfleet import ConfigError, make_topology, theory
+from netfleet import ConfigError, EngineConfig, estimates, make_topology, theory
 from netfleet.algorithms import ALGORITHMS
+from netfleet.experiment import build_problem
 from netfleet.metrics import consensus_error
 from netfleet.problems.synthetic import Quadratics
 from netfleet.theory import Constants
@@ -124,3 +125,57 @@ def test_exact_gradients_stay_below_theorem_1(
     c = Constants(m, topology.lam, L, 0.0, (value - least).item(), spread).checked()
     eta, _ = theory.largest_step(c, K)
     assert averaged_metric(problem, K, eta, topology.W().toarray(), S) <= theory.bound(c, eta, K, S).total
+
+
+def test_the_smoothness_of_quadratics_is_found() -> None:
+    problem = Quadratics(4, d=6, mu=0.5, L=3.0, heterogeneity=2.0, dtype=torch.float64)
+    each, average = estimates.smoothness(problem, iterations=300)
+    assert each.value == pytest.approx(3.0, rel=1e-6)
+    assert each.error < 1e-4
+    assert average.value == pytest.approx(np.linalg.norm(problem.A.mean(0).numpy(), 2), rel=1e-6)
+
+
+def test_few_iterations_say_how_far_they_are() -> None:
+    problem = Quadratics(3, d=6, dtype=torch.float64)
+    rough, _ = estimates.smoothness(problem, iterations=3)
+    eigenvalues = np.linalg.eigvalsh(problem.A.numpy()).ravel()
+    assert rough.error > 1e-3
+    assert np.abs(eigenvalues - rough.value).min() <= rough.error
+
+
+def test_the_variance_of_mini_batches_is_found() -> None:
+    problem = Quadratics(4, d=6, sigma=0.7, dtype=torch.float64)
+    found = estimates.variance(problem, draws=400)
+    assert 0 < found.error < 0.05
+    assert abs(found.value - 0.49) < 5 * found.error
+
+
+def test_heterogeneity_and_gap_are_exact() -> None:
+    problem = Quadratics(4, d=6, heterogeneity=2.0, dtype=torch.float64)
+    slopes = -torch.einsum("mij,mj->mi", problem.A, problem.b)
+    assert estimates.heterogeneity(problem).value == pytest.approx(slopes.var(dim=0, correction=0).sum().item())
+    assert estimates.gap(problem, problem.optimum).value == pytest.approx(0)
+    assert estimates.heterogeneity(Quadratics(1, d=3)).value == 0
+
+
+def test_the_smoothness_of_a_network_is_below_what_a_step_shows() -> None:
+    """Of a model on data, where nothing is known: no direction has more curvature than the estimate says."""
+    problem = build_problem(
+        {"kind": "classification", "data": "digits", "model": {"kind": "mlp", "hidden": [16]}, "partition": "iid"},
+        workers=3,
+        seed=0,
+        engine=EngineConfig(),
+    )
+    each, average = estimates.smoothness(problem)
+    x, v = problem.start().repeat(3, 1), torch.randn(3, problem.d)
+    v = v / v.norm(dim=1, keepdim=True)
+    slopes = (problem.full_grad(x + 1e-2 * v) - problem.full_grad(x)).norm(dim=1) / 1e-2
+    assert slopes.max().item() <= each.value + each.error
+    assert 0 < average.value <= each.value + each.error
+
+
+def test_constants_take_what_is_known() -> None:
+    problem = Quadratics(6, d=4, L=2.0, sigma=0.5, dtype=torch.float64)
+    found = estimates.constants(problem, make_topology("ring", workers=6))
+    assert (found.m, found.L, found.variance) == (6, 2.0, 0.25)
+    assert found.spread == pytest.approx(6 * found.heterogeneity + 5 * 0.25)
