@@ -174,8 +174,8 @@ def test_the_smoothness_of_a_network_is_below_what_a_step_shows() -> None:
     assert 0 < average.value <= each.value + each.error
 
 
-def test_constants_take_what_is_known() -> None:
+def test_a_survey_takes_what_is_known() -> None:
     problem = Quadratics(6, d=4, L=2.0, sigma=0.5, dtype=torch.float64)
-    found = estimates.constants(problem, make_topology("ring", workers=6))
-    assert (found.m, found.L, found.variance) == (6, 2.0, 0.25)
+    found = estimates.survey(problem).constants(6, 0.5)
+    assert (found.m, found.lam, found.L, found.variance) == (6, 0.5, 2.0, 0.25)
     assert found.spread == pytest.approx(6 * found.heterogeneity + 5 * 0.25)

@@ -16,7 +16,6 @@ from netfleet import randomness
 from netfleet.metrics import consensus_error
 from netfleet.problems.base import Problem
 from netfleet.theory import Constants
-from netfleet.topology import Topology
 
 _APART = 1 << 40  # rounds from here on are no training's: their mini-batches are drawn for estimates
 
@@ -26,6 +25,22 @@ class Estimate(NamedTuple):
 
     value: float
     error: float = 0.0
+    how: str = ""
+
+
+class Survey(NamedTuple):
+    """All that the theory asks of a problem, at its start."""
+
+    L: Estimate  # the worst worker's
+    L_mean: Estimate  # of f
+    variance: Estimate  # σ², the worst worker's
+    heterogeneity: Estimate  # ζ²
+    gap: Estimate  # f(x⁰) − f*
+
+    def constants(self, m: int, lam: float) -> Constants:
+        """As the theorem takes them; the tracked gradients begin as stochastic ones, so their spread has both parts."""
+        noise, zeta2 = self.variance.value, self.heterogeneity.value
+        return Constants(m, lam, self.L.value, noise, self.gap.value, m * zeta2 + (m - 1) * noise, zeta2).checked()
 
 
 def smoothness(problem: Problem, x: Tensor | None = None, iterations: int = 30) -> tuple[Estimate, Estimate]:
@@ -41,7 +56,8 @@ def smoothness(problem: Problem, x: Tensor | None = None, iterations: int = 30) 
         _directions(problem, 1),
         iterations,
     )
-    return max(each, key=lambda estimate: estimate.value), both[0]
+    worst = max(each, key=lambda estimate: estimate.value)
+    return worst._replace(how="at x⁰, worst worker, power iteration"), both[0]._replace(how="at x⁰, power iteration")
 
 
 def variance(problem: Problem, x: Tensor | None = None, draws: int = 32) -> Estimate:
@@ -52,28 +68,31 @@ def variance(problem: Problem, x: Tensor | None = None, draws: int = 32) -> Esti
         [(problem.grad(point, problem.sample(_APART, k)) - exact).double().square().sum(dim=1) for k in range(draws)]
     )
     worst = int(squares.mean(dim=0).argmax())
-    return Estimate(squares[:, worst].mean().item(), squares[:, worst].std().item() / draws**0.5)
+    how = f"at x⁰, worst worker, {draws} mini-batches"
+    return Estimate(squares[:, worst].mean().item(), squares[:, worst].std().item() / draws**0.5, how)
 
 
 def heterogeneity(problem: Problem, x: Tensor | None = None) -> Estimate:
     """ζ² = (1/m) Σᵢ ‖∇fᵢ(x) − ∇f(x)‖² at a point."""
     point = (problem.start() if x is None else x).repeat(len(problem.workers), 1)
-    return Estimate(consensus_error(problem.full_grad(point).double()).item())
+    return Estimate(consensus_error(problem.full_grad(point).double()).item(), how="at x⁰, exact")
 
 
 def gap(problem: Problem, x: Tensor | None = None) -> Estimate:
     """f(x) − f*; where the optimum is not known f(x) itself, the most it can be for a loss that is never negative."""
     value = problem.objective(problem.start() if x is None else x)[0].item()
-    return Estimate(value if problem.optimum is None else value - problem.objective(problem.optimum)[0].item())
+    if problem.optimum is None:
+        return Estimate(value, how="at most: f(x⁰), for a loss that is never negative")
+    return Estimate(value - problem.objective(problem.optimum)[0].item(), how="exact")
 
 
-def constants(problem: Problem, topology: Topology) -> Constants:
-    """All that the theory needs at the start: what the problem knows of itself, and estimates of the rest."""
-    L = problem.smoothness if problem.smoothness is not None else smoothness(problem)[0].value
-    noise = problem.variance if problem.variance is not None else variance(problem).value
-    zeta2 = heterogeneity(problem).value
-    spread = problem.m * zeta2 + (problem.m - 1) * noise
-    return Constants(problem.m, topology.lam, L, noise, gap(problem).value, spread, zeta2).checked()
+def survey(problem: Problem) -> Survey:
+    """What the problem knows of itself, and estimates of the rest."""
+    each, mean = smoothness(problem)
+    if problem.smoothness is not None:
+        each = Estimate(problem.smoothness, how="known")
+    noise = variance(problem) if problem.variance is None else Estimate(problem.variance, how="known")
+    return Survey(each, mean, noise, heterogeneity(problem), gap(problem))
 
 
 def _power(apply: Callable[[Tensor], Tensor], v: Tensor, iterations: int) -> list[Estimate]:
