@@ -107,12 +107,22 @@ def test_a_panel_has_an_experiment_per_curve(folder: Path) -> None:
         (('over = "K = 1"', 'over = "K = 9"'), "names 'K = 9'"),
         (('kind = "lead"', 'kind = "leads"'), "unknown measure 'leads'"),
         (("at_least = 0.0", ""), "could not fail"),
-        (('figure = "fig"', 'figure = "fig"\naxes = ["seconds"]'), "axes has 'seconds'"),
+        (('figure = "fig"', 'figure = "fig"\naxes = ["seconds"]'), "axes has \\['seconds'\\], expected"),
         (("small.toml", "smal.toml"), "cannot read"),
         (("[[claims]]", "[[claims"), "not valid TOML"),
         (('label = "K = 2"', 'label = "K = 1"\nalgorithm.K = 5'), "each with a label of its own"),
         (('kind = "lead", of = "K = 2", over = "K = 1"', 'kind = "range", of = ["K = 2"]'), "needs 2 curves or more"),
-        (('kind = "lead", of = "K = 2", over = "K = 1"', 'kind = "lowest", of = []'), "needs 1 curves or more"),
+        (('over = "K = 1"', "over = []"), "needs a curve or more in of, and in over"),
+        (("at_least = 0.0", "at_least = 95"), "bounds are shares"),
+        (("at_least = 0.0", "at_least = 0.2\nat_most = 0.1"), "could not hold"),
+        (('figure = "fig"', 'figure = "fig"\naxes = []'), "axes has \\[\\], expected"),
+        (('figure = "fig"', 'figure = "fig"\nzoom = 90'), "zoom is an accuracy"),
+        (('figure = "fig"', 'figure = "../fig"'), "figure must be letters"),
+        (('figure = "fig"', 'figure = "all"'), "figure must be letters"),
+        (('figure = "fig"', 'figure = "fig"\nlike = "figa"'), "figa.toml is like itself: figa → figa"),
+        (('figure = "fig"', 'figure = "fig"\nchanges = {}'), "unknown key 'changes'"),
+        (("[experiment]", "[experiment]\nalgorithms = []"), "a curve has one algorithm"),
+        (('kind = "lead", of = "K = 2", over = "K = 1"', 'kind = "lowest", of = []'), "needs a curve or more"),
     ],
 )
 def test_a_bad_panel_file_is_refused_in_words(folder: Path, change: tuple[str, str], message: str) -> None:
@@ -234,21 +244,23 @@ def test_the_time_left_counts_what_is_still_to_do(monkeypatch: pytest.MonkeyPatc
     clock = [0.0]
     monkeypatch.setattr("netfleet.progress.time.monotonic", lambda: clock[0])
     work = {"a": Work(10, 1.0, "slow"), "b": Work(10, 3.0, "slow"), "c": Work(10, 1.0, "known"), "d": Work(5, 1.0, "?")}
-    display = LiveTotal(Console(file=io.StringIO()), work, {"known": 0.5, "slow": 100.0})
+    display = LiveTotal(Console(file=io.StringIO()), work | {"e": Work(7, 1.0, "free")}, {"known": 0.5, "slow": 100.0})
     display.begin("a", 0, 10)
     clock[0] = 20.0
     display.round(10)  # two seconds a unit, whatever was expected
     display.end()
-    assert display.left == pytest.approx(2 * 30 + 0.5 * 10 + 2 * 5)
+    assert display.left == pytest.approx(2 * 30 + 0.5 * 10 + 2 * (5 + 7))
     assert display.part == pytest.approx(20 / (20 + display.left))
     display.begin("b", 5, 10)  # further than was thought
-    assert display.left == pytest.approx(2 * 15 + 0.5 * 10 + 2 * 5)
+    assert display.left == pytest.approx(2 * 15 + 0.5 * 10 + 2 * (5 + 7))
     display.end()  # it diverged
-    assert display.left == pytest.approx(0.5 * 10 + 2 * 5)
+    assert display.left == pytest.approx(0.5 * 10 + 2 * (5 + 7))
     for label, rounds in (("c", 10), ("d", 5)):
         display.begin(label, 0, rounds)
         display.round(rounds)
         display.end()
+    assert display.left > 0
+    display.skip("e")
     assert display.part == 1.0
     assert display.aside() == "; 100 % of all, 0 s left"
 
@@ -261,7 +273,10 @@ def test_the_pace_of_a_model_is_that_of_its_stored_runs(folder: Path) -> None:
     assert runs.paces(store)[kind] > 0
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (90, "2 min"), (5400, "90 min"), (12_000, "3 h 20 min")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(5, "5 s"), (90, "2 min"), (5400, "90 min"), (12_000, "3 h 20 min"), (7190, "2 h 0 min"), (59.7, "1 min")],
+)
 def test_durations_in_words(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
 
@@ -269,8 +284,11 @@ def test_durations_in_words(seconds: float, words: str) -> None:
 def test_a_short_run_is_the_first_part_of_the_whole(folder: Path) -> None:
     panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
     short = scaled(panel, "half")
-    assert short.part == "4 of its 8 rounds"
+    assert short.part == "4 of 8 rounds"
     runs.perform(runs.jobs([panel, short]), store, folder / "work")
+    (verdict, _) = tables.lines([short], store)[0].verdicts
+    assert verdict is not None
+    assert verdict.words.endswith("4 of 8 rounds)")
     for label, (long,) in runs.histories(panel, store).items():
         values = {r["round"]: r["accuracy"] for r in long}
         (part,) = runs.histories(short, store)[label]
@@ -297,7 +315,7 @@ def test_a_stored_run_can_be_verified(folder: Path) -> None:
     content["columns"]["accuracy"][1] += 0.25
     path.write_text(json.dumps(content))
     assert [(check.different, check.largest) for check in runs.verify(todo, store, 4)] == [(1, 0.25), (0, 0.0)]
-    with pytest.raises(ConfigError, match="1 rounds verify nothing"):
+    with pytest.raises(ConfigError, match="--verify 1 would verify nothing"):
         runs.verify(todo, store, 1)
 
 
@@ -330,7 +348,7 @@ def test_a_result_whose_config_was_changed_is_refused(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="hash is not the file's name"):
         store.load(job.run)
     path.write_text("{")
-    with pytest.raises(CheckpointError, match="is not a result"):
+    with pytest.raises(CheckpointError, match="is not the result"):
         store.load(job.run)
 
 
@@ -413,6 +431,36 @@ def test_seeds_are_paired() -> None:
     assert (verdict.number, verdict.seeds) == (pytest.approx(0.1), 1)
 
 
+def test_the_range_over_seeds_needs_two() -> None:
+    curves = {"a": [history([value] * 12, seed=seed) for seed, value in enumerate((0.91, 0.95, 0.93))]}
+    check = claim({"kind": "seed-range", "of": "a"}, at_most=0.05)
+    verdict = judge(check, curves, asked=3)
+    assert verdict is not None
+    assert (verdict.number, verdict.words, verdict.ours()) == (pytest.approx(0.04), "holds", "+4.00")
+    assert judge(check, {"a": curves["a"][:1]}, asked=3) is None
+
+
+def test_one_seed_that_decides_by_little_is_provisional() -> None:
+    def words(number: float, column: str = "accuracy", seeds: int = 1) -> str:
+        records = [{"round": i, column: number} for i in range(12)]
+        curves = {"a": [History({}, "", "a", seed, records) for seed in range(seeds)]}
+        verdict = judge(claim({"kind": "value", "of": "a"}, at_least=0.95), curves, column)
+        assert verdict is not None
+        return verdict.words
+
+    assert words(0.955) == "holds (provisional)"
+    assert words(0.945) == "does not hold (provisional)"
+    assert words(0.97) == "holds"
+    assert words(0.965, "worker_accuracy_mean") == "holds (provisional)", "they are scored on fewer samples"
+    assert words(0.955, seeds=2) == "holds"
+
+
+def test_a_number_beside_its_bound_has_the_digits_that_tell_them_apart() -> None:
+    verdict = judge(claim({"kind": "value", "of": "a"}, at_least=0.975), {"a": [history([0.9754] * 12)]})
+    assert verdict is not None
+    assert verdict.ours() == "97.54 %"
+
+
 def test_overall_is_the_mean_over_rounds() -> None:
     uneven = History({}, "", "a", 0, [{"round": t, "accuracy": t / 10} for t in (0, 1, 2, 5, 10)])
     verdict = judge(claim({"kind": "value", "of": "a"}, take="overall", at_least=0.0), {"a": [uneven]})
@@ -462,15 +510,15 @@ def test_the_command_runs_draws_and_judges(folder: Path, capsys: pytest.CaptureF
     assert (folder / "figures" / "fig.png").stat().st_size > 10_000
     assert len(list((folder / "results").iterdir())) == 3
     assert main(["reproduce", "figa", "--draw", *where]) == 0
-    assert (folder / "figures" / "figa.png").exists()
+    assert (folder / "work" / "figures" / "figa.png").exists(), "a part of a figure is kept apart"
+    assert len(list((folder / "figures").iterdir())) == 1
     assert main(["reproduce", "fig", "--verify", "2", *where]) == 0
     assert main(["reproduce", "--from", str(folder)]) == 0
 
 
-def test_other_scales_are_kept_apart(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_scales_are_kept_apart(folder: Path) -> None:
     where = ["--from", str(folder), "--work", str(folder / "work")]
     assert main(["reproduce", "figa", "--scale", "half", "--seeds", "2", *where]) == 0
-    assert "Only 4 of its 8 rounds" in " ".join(capsys.readouterr().out.split())
     assert len(list((folder / "work" / "results").iterdir())) == 4
     assert (folder / "work" / "half-2-seeds" / "figa.png").exists()
     assert not (folder / "results").exists()
@@ -512,11 +560,47 @@ def test_drawing_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) 
         ["--from", "nowhere"],
         ["--verify", "5"],
         ["--rounds", "2", "--scale", "half"],
+        ["--out", "/dev/null/results"],
+        ["--work", "/dev/null/work"],
     ],
 )
 def test_bad_input_is_said(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce", "figa", "--from", str(folder), *arguments]) == 2
     assert "netfleet: error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--verify", "5"], ["--draw"], ["--seeds", "2"], ["--scale", "quick"]])
+def test_options_without_names_are_refused(
+    folder: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", "--from", str(folder), *options]) == 2
+    assert "say which figures or panels" in capsys.readouterr().err
+
+
+def test_verifying_says_what_was_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["--from", str(folder), "--work", str(folder / "work")]
+    assert main(["reproduce", "figa", *where]) == 0
+    assert main(["reproduce", "fig", "--verify", "2", *where]) == 0
+    assert "2 of 3 runs are stored and were verified" in capsys.readouterr().out
+    path = next((folder / "results").iterdir())
+    content = json.loads(path.read_text())
+    content["columns"]["accuracy"][1] += 0.25
+    path.write_text(json.dumps(content))
+    assert main(["reproduce", "fig", "--verify", "2", *where]) == 1
+
+
+def test_rehashing_names_the_unfinished_runs_that_are_lost(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    work = folder / "work"
+    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
+    with pytest.raises(KeyboardInterrupt):
+        runs.perform(runs.jobs([panel]), store, work, Counter(stop_at=3))
+    assert main(["reproduce", "--rehash", "--from", str(folder), "--work", str(work)]) == 0
+    assert "unfinished" not in capsys.readouterr().out
+    for path in work.iterdir():
+        path.rename(work / "0123456789abcdef")
+    assert main(["reproduce", "--rehash", "--from", str(folder), "--work", str(work)]) == 0
+    assert "0123456789abcdef" in "".join(capsys.readouterr().out.split())
+    assert main(["reproduce", "--rehash", "--from", str(folder / "nowhere")]) == 2
 
 
 # What is committed

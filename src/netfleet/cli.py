@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 a run diverged, 2 bad input, 130 interrupted."""
+    """Run a command and return its exit code: 0 done, 1 a run diverged or differs, 2 bad input, 130 interrupted."""
     options = _parser().parse_args(arguments)
     try:
         return int(options.command(options))
@@ -162,8 +162,10 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         default="full",
         help="all rounds (default), the first half of them, or the first twentieth",
     )
-    reproduce.add_argument("--rounds", type=int, metavar="N", help="the first N rounds, instead of a scale")
-    reproduce.add_argument("--seeds", type=int, metavar="N", help="seeds 0 to N - 1 (default: those of the file)")
+    reproduce.add_argument("--rounds", type=int, metavar="N", help="the first N rounds, where there are more")
+    reproduce.add_argument(
+        "--seeds", type=int, metavar="N", help="so many, from the file's first on (default: its own)"
+    )
     reproduce.add_argument("--draw", action="store_true", help="only draw and judge what is there; run nothing")
     reproduce.add_argument(
         "--verify", type=int, metavar="N", help="run N rounds of each stored run again and compare; write nothing"
@@ -335,9 +337,11 @@ def _reproduce(options: argparse.Namespace) -> int:
 
     console = Console()
     if options.rehash:
-        command.rehash(options.source, console)
+        command.rehash(options.source, options.work, console)
         return 0
     if not options.names:
+        if options.draw or options.verify is not None or options.rounds or options.seeds or options.scale != "full":
+            raise ConfigError('say which figures or panels; "all" means all that an ordinary machine can make')
         command.overview(options.source, console)
         return 0
     engine = {key: v for key in ("device", "threads") if (v := getattr(options, key)) is not None}

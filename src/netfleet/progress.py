@@ -27,6 +27,9 @@ class Display(Protocol):
     def end(self) -> None:
         """The run is over."""
 
+    def skip(self, label: str) -> None:
+        """A run is not made after all."""
+
 
 class Quiet:
     """No display."""
@@ -35,6 +38,7 @@ class Quiet:
     def round(self, t: int) -> None: ...
     def record(self, record: dict[str, Any]) -> None: ...
     def end(self) -> None: ...
+    def skip(self, label: str) -> None: ...
 
 
 class Live:
@@ -85,6 +89,9 @@ class Live:
     def end(self) -> None:
         self._progress.stop_task(self._task)
 
+    def skip(self, label: str) -> None:
+        self._begun += 1
+
     def aside(self) -> str:
         """What a line of the log ends with."""
         return ""
@@ -129,8 +136,12 @@ class LiveTotal(Live):
 
     def end(self) -> None:
         super().end()
-        self._work[self._name] = self._work[self._name]._replace(rounds=0)  # also where it stopped early
+        self._work.pop(self._name)  # also where it stopped early
         self._progress.update(self._task, visible=False)
+
+    def skip(self, label: str) -> None:
+        super().skip(label)
+        self._work.pop(label)
 
     @property
     def left(self) -> float:
@@ -171,10 +182,10 @@ class _TimeLeft(TimeRemainingColumn):
 
 def in_words(seconds: float) -> str:
     """A duration to its two largest units."""
-    minutes = seconds / 60
-    if minutes < 1:
+    if seconds < 59.5:
         return f"{seconds:.0f} s"
-    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes // 60:.0f} h {minutes % 60:.0f} min"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def describe(record: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,17 +25,28 @@ Values = Mapping[str, float]
 Histories = Mapping[str, Sequence[History]]
 Floats = npt.NDArray[np.float64]
 WINDOW = 10
-#: The two readings of "test accuracy": the paper does not say which it means.
-COLUMNS = {"accuracy": "x̄", "worker_accuracy_mean": "workers"}
+
+
+class Reading(NamedTuple):
+    """What "test accuracy" may mean."""
+
+    words: str
+    doubt: float  # a verdict of one seed that is decided by less is provisional
+
+
+#: The paper does not say which it means. The workers are scored on a part of the test samples, so less exactly.
+COLUMNS = {"accuracy": Reading("x̄", 0.01), "worker_accuracy_mean": Reading("workers", 0.02)}
 
 
 class Measure(NamedTuple):
-    """A number made of the values of some curves."""
+    """A number made of the values of some curves, and of these numbers over seeds."""
 
     labels: tuple[str, ...]
     unit: Literal["%", "points"]
     number: Callable[[Values], float]
     least: int = 1  # labels that it needs
+    over: Callable[[Sequence[float]], float] = fmean
+    seeds: int = 1  # seeds that it needs
 
 
 MEASURES: Registry[Measure] = Registry("measure", returns=Measure)
@@ -56,6 +68,8 @@ def lowest(of: list[str]) -> Measure:
 def lead(of: str | list[str], over: str | list[str]) -> Measure:
     """By how much the lowest of some curves is above the highest of others."""
     ahead, behind = ([x] if isinstance(x, str) else list(x) for x in (of, over))
+    if not ahead or not behind:
+        raise ConfigError("measure 'lead' needs a curve or more in of, and in over")
     return Measure((*ahead, *behind), "points", lambda v: min(v[a] for a in ahead) - max(v[b] for b in behind))
 
 
@@ -69,6 +83,12 @@ def between(of: list[str]) -> Measure:
 def least_step(of: list[str]) -> Measure:
     """The least step up from each curve to the next: above 0 if their values rise in this order."""
     return Measure(tuple(of), "points", lambda v: min(v[b] - v[a] for a, b in itertools.pairwise(of)), 2)
+
+
+@MEASURES.register("seed-range")
+def seed_range(of: str) -> Measure:
+    """By how much a curve's best seed is above its worst."""
+    return Measure((of,), "points", lambda v: v[of], over=lambda numbers: max(numbers) - min(numbers), seeds=2)
 
 
 @dataclass(frozen=True)
@@ -86,6 +106,17 @@ class Claim:
     def __post_init__(self) -> None:
         if self.at_least is None and self.at_most is None:
             raise ConfigError(f"claim {self.text!r} says neither at_least nor at_most, so it could not fail; add one")
+        low, high = self.bounds
+        if low > high:
+            raise ConfigError(f"claim {self.text!r}: at_least = {low} is above at_most = {high}, so it could not hold")
+        if bad := [bound for bound in (self.at_least, self.at_most) if bound is not None and abs(bound) > 1]:
+            raise ConfigError(f"claim {self.text!r}: bounds are shares, 0.95 for 95 % or for 95 points; got {bad[0]}")
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The range in which a number must lie."""
+        low = -math.inf if self.at_least is None else self.at_least
+        return low, math.inf if self.at_most is None else self.at_most
 
     @functools.cached_property
     def made(self) -> Measure:
@@ -96,24 +127,25 @@ class Claim:
         """Raise unless the claim is about these curves."""
         known, measure = list(labels), self.made
         if len(measure.labels) < measure.least:
-            raise ConfigError(f"{where}: the claim {self.text!r} needs {measure.least} curves or more")
-        for label in self.made.labels:
+            least = "a curve" if measure.least == 1 else f"{measure.least} curves"
+            raise ConfigError(f"{where}: the claim {self.text!r} needs {least} or more")
+        for label in measure.labels:
             if label not in known:
                 raise ConfigError(f"{where}: the claim {self.text!r} names {label!r}; the curves are: {known}")
 
     def holds(self, number: float) -> bool:
         """Whether a number lies in the claim's range; NaN does not."""
-        low = -math.inf if self.at_least is None else self.at_least
-        return low <= number <= (math.inf if self.at_most is None else self.at_most)
+        low, high = self.bounds
+        return low <= number <= high
 
     def rule(self) -> str:
         """The range in words."""
         bounds = (("≥", self.at_least), ("≤", self.at_most))
         return " and ".join(f"{sign} {self.show(bound)}" for sign, bound in bounds if bound is not None)
 
-    def show(self, number: float) -> str:
-        """A number of this claim in its unit."""
-        return f"{100 * number:.1f} %" if self.made.unit == "%" else f"{100 * number:+.2f}"
+    def show(self, number: float, digits: int = 1) -> str:
+        """A number of this claim in its unit; points have two digits."""
+        return f"{100 * number:.{digits}f} %" if self.made.unit == "%" else f"{100 * number:+.2f}"
 
 
 class Verdict(NamedTuple):
@@ -129,6 +161,8 @@ class Verdict(NamedTuple):
     seeds: int
     asked: int
     diverged: tuple[str, ...] = ()
+    doubt: float = 0.0
+    part: str = ""  # how much of the experiment was made, where that is not all
 
     @property
     def holds(self) -> bool | None:
@@ -141,35 +175,50 @@ class Verdict(NamedTuple):
         return any(self.claim.holds(bound) != self.holds for bound in (self.low, self.high))
 
     @property
+    def margin(self) -> float:
+        """How far the number is from the bound that decides."""
+        return min(abs(self.number - bound) for bound in self.claim.bounds)
+
+    @property
+    def provisional(self) -> bool:
+        """Whether another seed may well say otherwise."""
+        return self.holds is not None and (self.close or (self.seeds == 1 and self.margin < self.doubt))
+
+    @property
     def words(self) -> str:
         """The verdict, and what it must be read with."""
         if self.diverged:
             return f"undecided: {', '.join(self.diverged)} diverged"
-        notes = ["within the spread"] if self.close else []
+        notes = ["within the spread"] if self.close else ["provisional"] if self.provisional else []
         notes += [f"{self.seeds} of {self.asked} seeds"] if self.seeds < self.asked else []
+        notes += [self.part] if self.part else []
         return ("holds" if self.holds else "does not hold") + (f" ({', '.join(notes)})" if notes else "")
 
     def ours(self) -> str:
         """The number and its spread in brackets."""
         if not math.isfinite(self.number):
             return "–"
-        digits = 1 if self.claim.made.unit == "%" else 2
-        return f"{self.claim.show(self.number)} [{100 * self.low:.{digits}f}, {100 * self.high:.{digits}f}]"
+        digits = 1 if self.claim.made.unit == "%" and self.margin >= 0.001 else 2  # enough to see who is above
+        spread = f" [{100 * self.low:.{digits}f}, {100 * self.high:.{digits}f}]" if self.high - self.low > 1e-9 else ""
+        return self.claim.show(self.number, digits) + spread
 
 
-def judge(claim: Claim, curves: Histories, column: str = "accuracy", asked: int = 1) -> Verdict | None:
+def judge(claim: Claim, curves: Histories, column: str = "accuracy", asked: int = 1, part: str = "") -> Verdict | None:
     """The verdict from the histories of each label; None where runs are missing or did not measure the column."""
-    chosen = {label: curves.get(label, ()) for label in claim.made.labels}
+    measure, doubt = claim.made, COLUMNS[column].doubt
+    chosen = {label: curves.get(label, ()) for label in measure.labels}
     seeds = sorted(set.intersection(*({h.seed for h in runs} for runs in chosen.values())))
     by_seed = [{label: _of_seed(runs, seed) for label, runs in chosen.items()} for seed in seeds]
     lost = dict.fromkeys(label for runs in by_seed for label, history in runs.items() if history.diverged)
     if lost:
         return Verdict(claim, math.nan, math.nan, math.nan, len(seeds), asked, tuple(lost))
-    if not by_seed or any(column not in h.columns for runs in by_seed for h in runs.values()):
+    if len(by_seed) < measure.seeds or any(column not in h.columns for runs in by_seed for h in runs.values()):
         return None
     numbers = [_number(claim, runs, column) for runs in by_seed]
-    every = numbers + [number for runs in by_seed for number in _around(claim, runs, column)]
-    return Verdict(claim, float(np.mean(numbers)), min(every), max(every), len(numbers), asked)
+    number = float(measure.over(numbers))
+    around = [near for runs in by_seed for near in _around(claim, runs, column)]
+    every = [number] if measure.seeds > 1 else [*numbers, *around]
+    return Verdict(claim, number, min(every), max(every), len(numbers), asked, (), doubt, part)
 
 
 def _of_seed(runs: Sequence[History], seed: int) -> History:

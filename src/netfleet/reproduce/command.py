@@ -12,10 +12,11 @@ from rich.table import Table
 
 from netfleet.checkpoint import write_atomically
 from netfleet.errors import ConfigError
+from netfleet.history import CHECKPOINT_FILE
 from netfleet.progress import Live, LiveTotal
 from netfleet.reproduce import figures, runs, tables
 from netfleet.reproduce.panels import Panel, Scale, choose, find_panels, on, scaled
-from netfleet.reproduce.store import Store
+from netfleet.reproduce.store import Store, make_folder, short
 from netfleet.reproduce.store import rehash as rehash_results
 
 
@@ -26,6 +27,7 @@ class Places:
     source: Path
     results: Path
     pictures: Path
+    parts: Path  # pictures of a figure of which only some panels were asked for
     work: Path
 
     def store(self) -> Store:
@@ -38,7 +40,7 @@ def places(source: Path, scale: Scale, rounds: int | None, seeds: int | None, ou
     folder = out or (source if as_written else work)
     variant = "-".join([scale, *(f"{v}-{w}" for v, w in ((rounds, "rounds"), (seeds, "seeds")) if v is not None)])
     pictures = folder / "figures" if out or as_written else folder / variant
-    return Places(source, folder / "results", pictures, work)
+    return Places(source, folder / "results", pictures, work / "figures" if folder == source else pictures, work)
 
 
 def selected(
@@ -58,15 +60,16 @@ def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: 
     store = where.store()
     if run:
         _run(panels, store, where.work, console)
-    pictures = list(figures.by_figure(panels).values())
-    for members in pictures + [[panel] for many in pictures for panel in many if panel.headline and len(many) > 1]:
-        _draw(members, store, where.pictures, console)
+    whole = figures.by_figure(list(find_panels(where.source).values()))
+    for name, members in figures.by_figure(panels).items():
+        _draw(members, store, where.pictures if len(members) == len(whole[name]) else where.parts, console)
+        for panel in members:
+            if panel.headline and len(members) > 1:
+                _draw([panel], store, where.pictures, console)
     found = tables.lines(panels, store)
     if found:
         console.print(tables.console_table(found))
         console.print(tables.LEGEND, style="dim", highlight=False)
-        for part in {panel.part: None for panel in panels if panel.part}:
-            console.print(f"Only {part} were made: these verdicts are about a part of the experiment.", style="yellow")
 
 
 def _run(panels: Sequence[Panel], store: Store, work: Path, console: Console) -> None:
@@ -85,35 +88,41 @@ def _draw(panels: Sequence[Panel], store: Store, folder: Path, console: Console)
     if absent == len(runs.jobs(panels)):
         console.print(f"{name}: no runs yet", highlight=False)
         return
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / name
     picture = figures.draw(panels, store)
     write_atomically(path, lambda file: picture.savefig(file, format="png"))
-    note = f" ({absent} runs are missing)" if absent else ""
+    note = f" ({absent} {'run is' if absent == 1 else 'runs are'} missing)" if absent else ""
     console.print(f"wrote {path}{note}", markup=False, highlight=False, soft_wrap=True)
 
 
 def verify(panels: Sequence[Panel], where: Places, rounds: int, console: Console) -> bool:
     """Make the first rounds of every stored run again and say how far they differ; whether none does."""
-    jobs = runs.jobs(panels)
-    if len(runs.jobs(panels, where.store())) == len(jobs):
+    store, jobs = where.store(), runs.jobs(panels)
+    stored = [job for job in jobs if store.load(job.run) is not None]
+    if not stored:
         raise ConfigError("none of these runs is stored, so there is nothing to verify; run them first")
-    with Live(console, len(jobs)) as live:
-        checks = runs.verify(jobs, where.store(), rounds, live)
+    with Live(console, len(stored)) as live:
+        checks = runs.verify(stored, store, rounds, live)
     table = Table("run", "hash", "rounds", "values", "differ", "largest difference in accuracy", header_style="bold")
     for check in checks:
         gap = f"{100 * check.largest:.3g} points"
-        table.add_row(check.label, check.hash[:16], *map(str, (check.rounds, check.values, check.different)), gap)
+        table.add_row(check.label, short(check.hash), *map(str, (check.rounds, check.values, check.different)), gap)
     console.print(table)
+    console.print(f"{len(stored)} of {len(jobs)} runs are stored and were verified", highlight=False)
     return not any(check.different for check in checks)
 
 
-def rehash(source: Path, console: Console) -> None:
+def rehash(source: Path, work: Path, console: Console) -> None:
     """Write options that netfleet has gained into the stored configs, and say which."""
-    gained = rehash_results(source / "results")
+    panels = list(find_panels(source).values())
+    gained = {path: new for folder in (source, work) for path, new in rehash_results(folder / "results").items()}
     for words in sorted({", ".join(new) for new in gained.values()}):
         console.print(f"{sum(', '.join(new) == words for new in gained.values())} results gained {words}", markup=False)
     console.print(f"{len(gained)} results have a new hash; --verify some of them, then commit", highlight=False)
+    wanted = {job.folder(work) for job in runs.jobs(panels)}
+    if lost := sorted(p.parent.name for p in work.glob(f"*/{CHECKPOINT_FILE}") if p.parent not in wanted):
+        console.print(f"unfinished runs in {work} that no panel asks for: {', '.join(lost)}", markup=False)
 
 
 def overview(source: Path, console: Console) -> None:

@@ -12,8 +12,9 @@ has one `algorithm`. A variant says `like = "fig1b"`: it has all that it does no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -26,16 +27,6 @@ from netfleet.reproduce.claims import Claim
 Scale = Literal["full", "half", "quick"]
 #: A scaled run is the first part of the full one: all of its rounds, half of them, a twentieth.
 DIVISORS: dict[Scale, int] = dict(zip(get_args(Scale), (1, 2, 20), strict=True))
-DEFAULTS: Table = {
-    "experiment": {},
-    "changes": {},
-    "claims": [],
-    "axes": ["round"],
-    "order": 9,
-    "large": False,
-    "headline": False,
-    "zoom": 0.0,
-}
 AXES: tuple[XName, ...] = get_args(XName)
 
 
@@ -77,14 +68,13 @@ class _File:
     figure: str
     base: str
     curves: list[Any]
-    experiment: Mapping[str, Any]
-    claims: list[Any]
-    axes: list[Any]
-    order: int
-    large: bool
-    headline: bool
-    zoom: float
-    changes: Mapping[str, Any]
+    experiment: Mapping[str, Any] = field(default_factory=dict)
+    claims: list[Any] = field(default_factory=list)
+    axes: list[Any] = field(default_factory=lambda: list(Panel.axes))
+    order: int = Panel.order
+    large: bool = Panel.large
+    headline: bool = Panel.headline
+    zoom: float = Panel.zoom
 
 
 def find_panels(folder: Path) -> dict[str, Panel]:
@@ -120,30 +110,41 @@ def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
 
 def load_panel(path: Path) -> Panel:
     """Read and check a panel file, with the base that it names."""
-    file = make(_File, DEFAULTS | _read(path), str(path))
+    table, changes = _read(path)
+    file = make(_File, table, str(path))
+    _check_drawing(file, path)
     base = merged(read_toml(path.parent / file.base), file.experiment)
-    curves = tuple(_curve(base, table, file.changes, path) for table in file.curves)
-    if bad := [axis for axis in file.axes if axis not in AXES]:
-        raise ConfigError(f"{path}: axes has {bad[0]!r}, expected some of {', '.join(AXES)}")
+    curves = tuple(_curve(base, table, changes, path) for table in file.curves)
     labels = [curve.label for curve in curves]
     if not labels or len(set(labels)) < len(labels):
         raise ConfigError(f"{path}: expected one or more curves, each with a label of its own, got {labels}")
+    if bad := [claim for claim in file.claims if not isinstance(claim, Mapping)]:
+        raise ConfigError(f"{path}: a claim must be a table ([[claims]]), got {bad[0]!r}")
     claims = tuple(make(Claim, table, f"{path}, claim") for table in file.claims)
     for claim in claims:
         claim.check(labels, str(path))
-    axes = tuple(file.axes)
-    flags = (file.order, file.large, file.headline, file.zoom)
-    return Panel(path.stem, file.figure, file.title, curves, claims, axes, *flags)
+    given = {key: getattr(file, key) for key in ("figure", "title", "order", "large", "headline", "zoom")}
+    return Panel(path.stem, curves=curves, claims=claims, axes=tuple(file.axes), **given)
 
 
-def _read(path: Path) -> Table:
-    """A panel file, with what it has from the panel that it is like."""
+def _check_drawing(file: _File, path: Path) -> None:
+    if not file.axes or [axis for axis in file.axes if axis not in AXES]:
+        raise ConfigError(f"{path}: axes has {list(file.axes)}, expected some of {', '.join(AXES)}")
+    if not 0 <= file.zoom < 1:
+        raise ConfigError(f"{path}: zoom is an accuracy from 0 (none) to below 1, such as 0.9; got {file.zoom}")
+    if file.figure == "all" or not re.fullmatch(r"[\w-]+", file.figure):
+        raise ConfigError(f"{path}: figure must be letters, digits and -, and not 'all'; got {file.figure!r}")
+
+
+def _read(path: Path, below: tuple[Path, ...] = ()) -> tuple[Table, Table]:
+    """A panel file with what it has from the panel that it is like, and what it changes in every curve of that."""
+    if path in below:
+        raise ConfigError(f"{path} is like itself: {' → '.join(p.stem for p in (*below, path))}")
     table = read_toml(path)
     if "like" not in table:
-        return table
-    other = _read(path.parent / f"{table.pop('like')}.toml")
-    changes = merged(other.get("changes", {}), table.pop("experiment", {}))
-    return other | table | {"changes": changes}
+        return table, {}
+    other, changes = _read(path.parent / f"{table.pop('like')}.toml", (*below, path))
+    return other | {k: v for k, v in table.items() if k != "experiment"}, merged(changes, table.get("experiment", {}))
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
@@ -159,9 +160,10 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 def scaled(panel: Panel, scale: Scale = "full", rounds: int | None = None, seeds: int | None = None) -> Panel:
     """The panel with fewer rounds, or so many seeds from its first on; its claims stay as they are."""
-    changed = [replace(c, experiment=_scaled(c.experiment, DIVISORS[scale], rounds, seeds)) for c in panel.curves]
-    made, whole = (max(c.experiment.rounds for c in curves) for curves in (changed, panel.curves))
-    part = "" if made == whole else f"{made:,} of its {whole:,} rounds"
+    whole = max(curve.experiment.rounds for curve in panel.curves)
+    made = min(whole, max(1, whole // DIVISORS[scale]) if rounds is None else rounds)
+    changed = [replace(c, experiment=_scaled(c.experiment, made, seeds)) for c in panel.curves]
+    part = "" if made == whole else f"{made:,} of {whole:,} rounds"
     return replace(panel, curves=tuple(changed), part=part)
 
 
@@ -174,9 +176,8 @@ def on(panel: Panel, **engine: Any) -> Panel:
     return replace(panel, curves=tuple(changed))
 
 
-def _scaled(given: Experiment, divisor: int, rounds: int | None, seeds: int | None) -> Experiment:
-    rounds = max(1, given.rounds // divisor) if rounds is None else min(rounds, given.rounds)
-    evaluation = given.evaluation
+def _scaled(given: Experiment, rounds: int, seeds: int | None) -> Experiment:
+    rounds, evaluation = min(rounds, given.rounds), given.evaluation
     if rounds < min(given.rounds, 20 * evaluation.every):  # measured more often, or the curve would have no shape
         every = max(1, rounds // 50)
         full = evaluation.full_every // evaluation.every * every
@@ -193,6 +194,8 @@ def _curve(base: Table, table: Any, changes: Mapping[str, Any], path: Path) -> C
     whole = merged(merged(base, own), changes)
     if not isinstance(whole.get("algorithm"), Mapping):
         raise ConfigError(f'{path}, curve {label!r}: no algorithm; add algorithm = {{kind = "net-fleet", …}}')
+    if "algorithms" in whole:
+        raise ConfigError(f"{path}, curve {label!r}: a curve has one algorithm = {{…}}; found algorithms")
     algorithm = whole.pop("algorithm")
     try:
         return Curve(label, experiment(whole | {"name": path.stem, "algorithms": [{**algorithm, "label": label}]}))

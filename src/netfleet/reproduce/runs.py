@@ -22,7 +22,7 @@ from netfleet.experiment import Setting, build_setting, run_one
 from netfleet.history import CHECKPOINT_FILE, History
 from netfleet.progress import Display, Quiet, Work
 from netfleet.reproduce.panels import Panel
-from netfleet.reproduce.store import Store, rounded
+from netfleet.reproduce.store import Store, make_folder, rounded, short
 
 
 class Job(NamedTuple):
@@ -31,6 +31,10 @@ class Job(NamedTuple):
     label: str
     experiment: Experiment
     run: RunConfig
+
+    def folder(self, work: Path) -> Path:
+        """Where it is kept until it is done."""
+        return work / short(self.run.hash)
 
     def work(self, folder: Path) -> Work:
         """What it still needs, in samples: what the time left is reckoned from."""
@@ -57,23 +61,26 @@ def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | No
 
     Returns those that were left out because another command makes them at this moment.
     """
-    settings, busy = Settings(), []
+    settings, busy, display = Settings(), [], display or Quiet()
     for job in todo:
-        folder = work / job.run.hash[:16]
+        folder = job.folder(work)
         with alone(folder) as mine:
             if not mine:
                 busy.append(job)
+                display.skip(job.label)
                 continue
             if store.load(job.run) is None:  # the list may be hours old
                 setting = partial(settings, job.experiment, job.run.seed)
-                store.save(run_one(job.experiment, job.run, setting, folder, display or Quiet(), label=job.label))
+                store.save(run_one(job.experiment, job.run, setting, folder, display, label=job.label))
+            else:
+                display.skip(job.label)
             shutil.rmtree(folder)
     return busy
 
 
 def done_rounds(job: Job, work: Path) -> int:
     """The round from which an interrupted run will go on."""
-    path = work / job.run.hash[:16] / CHECKPOINT_FILE
+    path = job.folder(work) / CHECKPOINT_FILE
     return checkpoint.reached(path) if path.exists() else 0
 
 
@@ -112,17 +119,18 @@ class Check(NamedTuple):
 
 def verify(todo: Sequence[Job], store: Store, rounds: int, display: Display | None = None) -> list[Check]:
     """Make the first rounds of the stored runs again and compare."""
+    for job in todo:
+        every = job.experiment.evaluation.every
+        if rounds < every:
+            raise ConfigError(f"--verify {rounds} would verify nothing: {job.label} is measured every {every} rounds")
     settings, checks = Settings(), []
     for job in todo:
+        first = replace(job.experiment, rounds=min(rounds, job.experiment.rounds))
+        setting = partial(settings, job.experiment, job.run.seed)
+        again = run_one(first, job.run, setting, None, display or Quiet(), label=job.label)
         stored = store.load(job.run)
-        if stored is not None:
-            if rounds < job.experiment.evaluation.every:
-                every = job.experiment.evaluation.every
-                raise ConfigError(f"{rounds} rounds verify nothing: {job.label} is measured every {every} rounds")
-            short = replace(job.experiment, rounds=min(rounds, job.experiment.rounds))
-            setting = partial(settings, job.experiment, job.run.seed)
-            again = run_one(short, job.run, setting, None, display or Quiet(), label=job.label)
-            checks.append(compare(job, stored, again, short.rounds))
+        assert stored is not None, job.label
+        checks.append(compare(job, stored, again, first.rounds))
     return checks
 
 
@@ -156,12 +164,14 @@ class Settings:
 @contextmanager
 def alone(folder: Path) -> Iterator[bool]:
     """Hold a run's folder, so that two commands do not write the same run; whether it could be had."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     handle = os.open(folder, os.O_RDONLY)
     try:
         yield _locked(handle)
     finally:
         os.close(handle)
+        if folder.exists() and not any(folder.iterdir()):  # nothing came of it
+            folder.rmdir()
 
 
 def _locked(handle: int) -> bool:

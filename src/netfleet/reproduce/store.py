@@ -7,13 +7,13 @@ hash that its config does not have is refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from netfleet.checkpoint import write_atomically
 from netfleet.config import RunConfig, config_hash, experiment
-from netfleet.errors import CheckpointError
+from netfleet.errors import CheckpointError, ConfigError
 from netfleet.history import History
 
 SIGNIFICANT = 6
@@ -23,7 +23,7 @@ class Store:
     """Results in some folders; the first also takes new ones."""
 
     def __init__(self, folder: Path, *others: Path) -> None:
-        self.folders: Sequence[Path] = (folder, *others)
+        self.folders = list(dict.fromkeys((folder, *others)))
 
     def load(self, run: RunConfig) -> History | None:
         """The finished run under the label that it has here, or None."""
@@ -47,7 +47,7 @@ class Store:
     def save(self, history: History) -> Path:
         """Keep a finished run."""
         path = self.folders[0] / file_name(history.hash)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         text = written(history)
         write_atomically(path, lambda file: file.write(text.encode()))
         return path
@@ -74,7 +74,7 @@ def rehash(folder: Path) -> dict[str, list[str]]:
 
 def _resolved(config: dict[str, Any]) -> dict[str, Any]:
     """A run's config as an experiment file of today would resolve it."""
-    table = {key: config[key] for key in ("rounds", "topology", "problem", "evaluation")}
+    table = {key: config[key] for key in ("rounds", "topology", "problem", "evaluation", "network") if key in config}
     rest = {"algorithms": [config["algorithm"]], "engine": {"dtype": config["dtype"]}, "seeds": [config["seed"]]}
     return experiment(table | rest).runs()[0].config
 
@@ -88,8 +88,21 @@ def _leaves(table: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, json.dumps(table)
 
 
+def short(run_hash: str) -> str:
+    """What files and folders of a run are called by."""
+    return run_hash[:16]
+
+
 def file_name(run_hash: str) -> str:
-    return f"{run_hash[:16]}.json"
+    return f"{short(run_hash)}.json"
+
+
+def make_folder(path: Path) -> None:
+    """A folder to write to, with those above it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error}; choose another --out or --work") from None
 
 
 def written(history: History) -> str:
@@ -110,9 +123,13 @@ def read(path: Path) -> History:
         records = [{k: v for k, v in zip(columns, row, strict=True) if v is not None} for row in rows]
         history = History(content["config"], content["hash"], "", content["seed"], records, content["diverged"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is not a result ({error!r}); delete it to run it again") from None
+        raise CheckpointError(
+            f"{path} is not the result of a run ({error!r}); move it away, and its run is made again"
+        ) from None
     if config_hash(history.config) != history.hash or path.name != file_name(history.hash):
-        raise CheckpointError(f"{path} holds a config whose hash is not the file's name; delete it to run it again")
+        raise CheckpointError(
+            f"{path} holds a config whose hash is not the file's name; move it away, and its run is made again"
+        )
     return history
 
 

@@ -11,17 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from netfleet.history import History
-from netfleet.reproduce.claims import COLUMNS, Claim, Verdict, judge, last, smoothed
+from netfleet.reproduce.claims import COLUMNS, WINDOW, Claim, Verdict, judge, last, smoothed
 from netfleet.reproduce.panels import Panel
 from netfleet.reproduce.runs import histories
 from netfleet.reproduce.store import Store, file_name
 
 HEADINGS = ("panel", "#", "claim", "paper", "holds if", "ours, x̄", "verdict", "ours, workers", "verdict")
 LEGEND = (
-    "Accuracies are means over the last 10 evaluations, as the paper smooths; in brackets the lowest and highest of "
-    "these evaluations and of all seeds (one, unless the file says more): a verdict “within the spread” is not safe. "
-    "x̄ is the average of the workers' models; “workers” is the mean accuracy of their own models on a part of the test "
-    "samples, in the same rounds."
+    f"Accuracies are means over the last {WINDOW} evaluations, as the paper smooths; in brackets the lowest and "
+    "highest of these evaluations and of all seeds. x̄ is the average of the workers' models; “workers” is the mean "
+    "accuracy of their own models in the same rounds, on a tenth of the test samples. “Provisional”: one seed, and "
+    "decided by less than a point (workers: two); “within the spread”: an evaluation or seed says otherwise."
 )
 
 
@@ -43,7 +43,7 @@ def lines(panels: Sequence[Panel], store: Store) -> list[Line]:
     """Every claim of the panels."""
     found = [(panel, histories(panel, store)) for panel in panels]
     return [
-        Line(panel, claim, tuple(judge(claim, curves, column, _asked(panel)) for column in COLUMNS))
+        Line(panel, claim, tuple(judge(claim, curves, column, _asked(panel), panel.part) for column in COLUMNS))
         for panel, curves in found
         for claim in panel.claims
     ]
@@ -55,7 +55,9 @@ def _asked(panel: Panel) -> int:
 
 def console_table(found: Sequence[Line]) -> Table:
     """The lines for a terminal: each verdict stands under its number."""
-    table = Table("#", "claim", "paper", *(f"ours, {words}" for words in COLUMNS.values()), header_style="bold")
+    table = Table(
+        "#", "claim", "paper", *(f"ours, {reading.words}" for reading in COLUMNS.values()), header_style="bold"
+    )
     for panel, group in itertools.groupby(found, key=lambda line: line.panel.name):
         table.add_section()
         for line in group:
@@ -120,7 +122,10 @@ def _reached(runs: Sequence[History], level: float) -> str:
 
 def score(found: Sequence[Line], column: int = 0) -> str:
     """How many of the claims hold, in words."""
-    verdicts = [v.holds for line in found if (v := line.verdicts[column]) is not None]
+    known = [v for line in found if (v := line.verdicts[column]) is not None]
+    verdicts = [v.holds for v in known]
     counts = {"undecided": verdicts.count(None), "not run": len(found) - len(verdicts)}
     rest = "".join(f", {count} {word}" for word, count in counts.items() if count)
-    return f"{verdicts.count(True)} hold, {verdicts.count(False)} do not{rest}"
+    narrow = sum(v.provisional for v in known)
+    aside = f"; {narrow} of these are provisional" if narrow else ""
+    return f"{verdicts.count(True)} hold, {verdicts.count(False)} do not{rest}{aside}"
