@@ -18,6 +18,7 @@ import netfleet
 from netfleet.algorithms import ALGORITHMS
 from netfleet.config import experiment
 from netfleet.experiment import run_experiment
+from netfleet.reproduce.panels import find_panels
 
 ROOT = Path(__file__).parents[1]
 MODULES = [m.name for m in pkgutil.walk_packages(netfleet.__path__, "netfleet.") if not m.name.endswith("__main__")]
@@ -75,6 +76,12 @@ def test_the_tables_of_results_are_those_that_were_measured() -> None:
     for script in ("make_performance.py", "make_reproduction.py"):
         for path, made in runpy.run_path(str(ROOT / "docs" / script))["pages"]().items():
             assert path.read_text(encoding="utf-8") == made, f"run python docs/{script}"
+
+
+def test_every_figure_that_is_made_is_shown() -> None:
+    shown = set(re.findall(r"<!-- figure (\S+) -->", (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")))
+    made = {panel.figure for panel in find_panels(ROOT / "reproduce").values() if not panel.large}
+    assert shown == made
 
 
 def test_links_between_pages_lead_somewhere() -> None:
