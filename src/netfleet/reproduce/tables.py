@@ -16,12 +16,13 @@ from netfleet.reproduce.panels import Panel
 from netfleet.reproduce.runs import histories
 from netfleet.reproduce.store import Store, file_name
 
+DOUBTS = " points, ".join(f"{100 * reading.doubt:.1f} ({reading.words})" for reading in COLUMNS.values())
 HEADINGS = ("panel", "#", "claim", "paper", "holds if", "ours, x̄", "verdict", "ours, workers", "verdict")
 LEGEND = (
     f"Accuracies are means over the last {WINDOW} evaluations, as the paper smooths; in brackets the lowest and "
     "highest of these evaluations and of all seeds. x̄ is the average of the workers' models; “workers” is the mean "
     "accuracy of their own models in the same rounds, on a tenth of the test samples. “Provisional”: one seed, and "
-    "decided by less than a point (workers: two); “within the spread”: an evaluation or seed says otherwise."
+    f"decided by less than {DOUBTS}; “within the spread”: an evaluation or seed says otherwise."
 )
 
 
