@@ -16,7 +16,7 @@ from netfleet.reproduce.panels import Panel
 from netfleet.reproduce.runs import histories
 from netfleet.reproduce.store import Store, file_name
 
-DOUBTS = " points, ".join(f"{100 * reading.doubt:.1f} ({reading.words})" for reading in COLUMNS.values())
+DOUBTS = " or ".join(f"{100 * reading.doubt:.1f} points ({reading.words})" for reading in COLUMNS.values())
 HEADINGS = ("panel", "#", "claim", "paper", "holds if", "ours, x̄", "verdict", "ours, workers", "verdict")
 LEGEND = (
     f"Accuracies are means over the last {WINDOW} evaluations, as the paper smooths; in brackets the lowest and "
