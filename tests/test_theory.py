@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,12 @@ from hypothesis import strategies as st
 from conftest import matrix_mix, rollout
 from netfleet import ConfigError, EngineConfig, estimates, make_topology, theory
 from netfleet.algorithms import ALGORITHMS
+from netfleet.cli import main
 from netfleet.experiment import build_problem
+from netfleet.history import History
 from netfleet.metrics import consensus_error
 from netfleet.problems.synthetic import Quadratics
+from netfleet.report import theory as report
 from netfleet.theory import Constants
 
 WORKED = Constants(m=10, lam=0.5, L=2.0, variance=3.0, gap=5.0, spread=7.0)
@@ -179,3 +183,84 @@ def test_a_survey_takes_what_is_known() -> None:
     found = estimates.survey(problem).constants(6, 0.5)
     assert (found.m, found.lam, found.L, found.variance) == (6, 0.5, 2.0, 0.25)
     assert found.spread == pytest.approx(6 * found.heterogeneity + 5 * 0.25)
+
+
+EXPERIMENT = """
+name = "theory"
+rounds = 6
+[topology]
+kind = "ring"
+workers = 4
+[problem]
+kind = "quadratics"
+d = 3
+sigma = 0.5
+[evaluation]
+every = 2
+full_every = 2
+[[algorithms]]
+kind = "net-fleet"
+K = 2
+eta = 0.05
+[[algorithms]]
+kind = "net-fleet"
+label = "small"
+K = 2
+eta = 1e-5
+[[algorithms]]
+kind = "dsgd"
+eta = 0.001
+[[algorithms]]
+kind = "fedavg"
+K = 2
+eta = 0.5
+[[algorithms]]
+kind = "led"
+K = 2
+eta = 0.01
+"""
+
+
+def test_the_command_prints_constants_step_sizes_and_draws(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    arguments = ["theory", str(tmp_path / "e.toml"), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--only"]) == 0
+    assert not (tmp_path / "out").exists()
+    said = capsys.readouterr().out
+    c = estimates.survey(Quadratics(4, d=3, sigma=0.5)).constants(4, make_topology("ring", workers=4).lam)
+    largest, binds = theory.largest_step(c, 2)
+    assert f"η = 0.05 is {0.05 / largest:,.0f} times the largest that Theorem 1 (K = 2) admits" in said
+    assert f"{binds} binds" in said
+    assert "small: η = 1e-05 is below the largest" in said
+    assert "DSGD: η = 0.001 meets the conditions of Lian" in said
+    assert "FedAvg: η = 0.5 is too large for the conditions of Yang" in said
+    assert "LED: netfleet has no theorem for it" in said
+    assert main(arguments) == 0
+    assert (tmp_path / "out" / "theory.png").stat().st_size > 10_000
+    assert main(arguments) == 0, "a second time it takes the runs that are there"
+
+
+def test_the_running_mean_is_of_what_was_measured() -> None:
+    records = [{"round": t, "consensus_error": 1.0, "grad_norm2": g} for t, g in ((0, 4.0), (5, None), (10, 2.0))]
+    found = report.averaged(History({}, records=records), L=2.0)
+    assert found == {0: 8.0, 10: 7.0}
+
+
+def test_dsgds_bound_is_its_papers() -> None:
+    c = Constants(m=4, lam=0.5, L=1.0, variance=2.0, gap=3.0, heterogeneity=0.5)
+    d2 = 1 - 18 * 1e-4 * 4 / 0.25
+    d1 = 0.5 - 9 * 1e-4 * 4 / (0.25 * d2)
+    right = 3 / (0.01 * 100) + 0.01 * 2 / 8 + 1e-4 * 4 * 2 / (0.75 * d2) + 9 * 1e-4 * 4 * 0.5 / (0.25 * d2)
+    assert theory.dsgd_bound(c, 0.01, 100) == pytest.approx(right / d1)
+    assert theory.dsgd_bound(c, 0.2, 100) is None
+
+
+def test_fedavgs_bound_is_its_papers() -> None:
+    c = Constants(m=4, lam=0.0, L=1.0, variance=2.0, gap=3.0, heterogeneity=0.5)
+    share = 0.5 - 15 * 25 * 1e-4
+    right = 3 / (0.01 * 5 * 100) + 0.01 * 2 / 8 + 5 * 5 * 1e-4 / 2 * (2 + 6 * 5 * 0.5)
+    assert theory.fedavg_bound(c, 0.01, 5, 100) == pytest.approx(right / share)
+    assert theory.fedavg_bound(c, 0.1, 5, 100) is None

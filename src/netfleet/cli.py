@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(commands)
     _add_tune(commands)
+    _add_theory(commands)
     _add_topology(commands)
     _add_algorithms(commands)
     _add_bench(commands)
@@ -93,6 +94,19 @@ def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         help="where runs and results go; gone on with if there (runs/tune-NAME-HASH)",
     )
     tune.set_defaults(command=_tune)
+
+
+def _add_theory(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    theory = commands.add_parser("theory", help="what the theorems say of an experiment, and what it does")
+    _add_experiment(theory)
+    theory.add_argument("--only", action="store_true", help="only say what the theorems say; train nothing")
+    theory.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where runs and theory.png go; gone on with if there (runs/theory-NAME-HASH)",
+    )
+    theory.set_defaults(command=_theory)
 
 
 def _add_topology(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -247,6 +261,42 @@ def _tune(options: argparse.Namespace) -> int:
         print(f"netfleet: interrupted; the same command with --out {out} goes on", file=sys.stderr)
         return 130
     return 0 if report_tuning(experiment, grid, results, out, console) else 1
+
+
+def _theory(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    _make_importable(options.file)
+    from netfleet.checkpoint import write_atomically
+    from netfleet.compression import make_algorithm
+    from netfleet.config import load_experiment
+    from netfleet.estimates import survey
+    from netfleet.experiment import build_setting, run_experiment
+    from netfleet.progress import Live
+    from netfleet.report import theory as report
+
+    experiment, console = load_experiment(options.file, options.set), Console()
+    setting = build_setting(experiment, experiment.seeds[0])
+    with console.status("estimating L, σ² and ζ²"):
+        found = survey(setting.problem)
+    constants = found.constants(setting.topology.m, setting.topology.lam)
+    runs = experiment.runs()[: len(experiment.algorithms)]
+    predictions = [
+        report.predict(run.label, make_algorithm(run.config["algorithm"]), constants, experiment.rounds) for run in runs
+    ]
+    console.print(report.constants_table(found, constants))
+    console.print(report.predictions_table(predictions, experiment.rounds))
+    for sentence, warning in report.notes(predictions, constants.m, experiment.rounds):
+        console.print(sentence, style="yellow" if warning else "", highlight=False, soft_wrap=True)
+    if options.only:
+        return 0
+    out = options.out or Path("runs") / f"theory-{_slug(experiment.name)}-{experiment.hash[:8]}"
+    with Live(console, len(experiment.runs())) as live:
+        histories = run_experiment(experiment, out, resume=True, display=live)
+    picture = report.draw_theory(histories, predictions, constants.L)
+    write_atomically(out / "theory.png", lambda file: picture.savefig(file, format="png"))
+    console.print(f"wrote {out / 'theory.png'}", markup=False, highlight=False, soft_wrap=True)
+    return 1 if any(history.diverged for history in histories) else 0
 
 
 def _topology(options: argparse.Namespace) -> int:
