@@ -264,3 +264,130 @@ def test_fedavgs_bound_is_its_papers() -> None:
     right = 3 / (0.01 * 5 * 100) + 0.01 * 2 / 8 + 5 * 5 * 1e-4 / 2 * (2 + 6 * 5 * 0.5)
     assert theory.fedavg_bound(c, 0.01, 5, 100) == pytest.approx(right / share)
     assert theory.fedavg_bound(c, 0.1, 5, 100) is None
+
+
+class Moments:
+    """Exact first and second moments of NET-FLEET on quadratics, whose rounds are affine in state and noise.
+
+    Cov = C Cᵀ is kept as C, so that for a quadratic q E q(z) = q(μ) + Σᵢ [q(μ + cᵢ) + q(μ − cᵢ) − 2 q(μ)] / 2.
+    """
+
+    def __init__(self, problem: Quadratics, W: np.ndarray, K: int, eta: float, sigma: float) -> None:
+        self.problem, self.mix, self.K = problem, matrix_mix(W), K
+        self.method: Any = ALGORITHMS.build({"kind": "net-fleet", "K": K, "eta": eta})
+        self.shape = (problem.m, problem.d)
+        self.scale = sigma / problem.d**0.5  # of each component of the noise
+        self.calls: list[torch.Tensor] = []
+        self.noise = torch.zeros(K, *self.shape, dtype=torch.float64)
+        self.watched: Any = copy.copy(problem)
+        self.watched.grad = self._grad
+        first = self._flat(self._init(torch.zeros(1, *self.shape, dtype=torch.float64)))
+        columns = [self._flat(self._init(unit)) - first for unit in self._units(1)]
+        self.mean, self.factor = first, torch.stack(columns, dim=1) * self.scale
+
+    def _grad(self, x: torch.Tensor, sample: Any) -> torch.Tensor:
+        self.calls.append(x.clone())
+        return self.problem.full_grad(x) + self.noise[len(self.calls) - 1]
+
+    def _init(self, noise: torch.Tensor) -> Any:
+        self.calls, self.noise = [], noise
+        return self.method.init(self.watched, self.mix, self.problem.start().repeat(self.problem.m, 1))
+
+    def _units(self, steps: int) -> torch.Tensor:
+        n = steps * self.problem.m * self.problem.d
+        return torch.eye(n, dtype=torch.float64).reshape(n, steps, *self.shape)
+
+    def _flat(self, state: Any) -> torch.Tensor:
+        return torch.stack(list(state)).flatten()
+
+    def step(self, flat: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The state after a round, and the models x_{s,0}, …, x_{s,K−1} of it."""
+        self.calls, self.noise = [], noise
+        state = self.method.State(*flat.reshape(-1, *self.shape))
+        after = self.method.round(self.watched, self.mix, 0, state)
+        return self._flat(after), torch.stack([state.x, *self.calls[:-1]])
+
+    def round(self, metric: Any) -> float:
+        """Go on by a round; the expected sum of a quadratic function of the models at its K steps."""
+        none = torch.zeros(self.K, *self.shape, dtype=torch.float64)
+        mean, models = self.step(self.mean, none)
+        sides = [self.step(self.mean + c, none) for c in self.factor.T]
+        sides += [self.step(self.mean, unit * self.scale) for unit in self._units(self.K)]
+        expected = sum(metric(x) for x in models)
+        for _, moved in sides:
+            away = moved - models
+            expected += sum(
+                (metric(x + a) + metric(x - a) - 2 * metric(x)) / 2 for x, a in zip(models, away, strict=True)
+            )
+        self.mean, self.factor = mean, _shorter(torch.stack([after - mean for after, _ in sides], dim=1))
+        return float(expected)
+
+    def expected(self, quadratic: Any) -> float:
+        """E q of the state."""
+        at = quadratic(self.mean.reshape(-1, *self.shape))
+        total = at
+        for c in self.factor.T:
+            up, down = ((self.mean + sign * c).reshape(-1, *self.shape) for sign in (1, -1))
+            total += (quadratic(up) + quadratic(down) - 2 * at) / 2
+        return float(total)
+
+
+def _shorter(factor: torch.Tensor) -> torch.Tensor:
+    """A square factor of the same covariance."""
+    return torch.linalg.qr(factor.T, mode="r")[1].T.contiguous() if factor.shape[1] > factor.shape[0] else factor
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    graph=st.sampled_from(["ring", "complete", "star"]),
+    m=st.integers(2, 4),
+    K=st.integers(1, 4),
+    L=st.floats(0.1, 5),
+    sigma=st.floats(0, 10),
+    heterogeneity=st.floats(0, 10),
+    seed=st.integers(0, 10**6),
+)
+def test_in_expectation_the_potential_falls_and_theorem_1_holds(
+    graph: str, m: int, K: int, L: float, sigma: float, heterogeneity: float, seed: int
+) -> None:
+    topology, S = make_topology(graph, workers=m), 12
+    problem = Quadratics(m, d=2, mu=L / 4, L=L, heterogeneity=heterogeneity, seed=seed, dtype=torch.float64)
+    value, least = (problem.objective(x)[0].item() for x in (problem.start(), problem.optimum))
+    zeta2 = consensus_error(problem.full_grad(problem.start().repeat(m, 1))).item()
+    c = Constants(m, topology.lam, L, sigma**2, value - least, m * zeta2 + (m - 1) * sigma**2).checked()
+    eta, _ = theory.largest_step(c, K)
+    moments = Moments(problem, topology.W().toarray(), K, eta, sigma)
+
+    def metric(x: torch.Tensor) -> float:
+        return (problem.objective(x.mean(dim=0))[1].square().sum() + L**2 * consensus_error(x)).item()
+
+    def potential(state: torch.Tensor) -> float:
+        value = problem.objective(state[0].mean(dim=0))[0].item()
+        return theory.potential(value, state[0], state[1], eta=eta, K=K, lam=c.lam)
+
+    noise = theory.bound(c._replace(gap=0.0, spread=0.0), eta, K, 1).total * eta * K / 2
+    before, metrics = moments.expected(potential), []
+    for _ in range(S):
+        metrics.append(moments.round(metric))
+        after = moments.expected(potential)
+        assert after <= before - eta / 2 * metrics[-1] + noise + 1e-12 * abs(before)
+        before = after
+    assert sum(metrics) / (S * K) <= theory.bound(c, eta, K, S).total
+
+
+def test_the_moments_are_those_of_many_runs() -> None:
+    topology, sigma = make_topology("ring", workers=3), 2.0
+    problem = Quadratics(3, d=2, dtype=torch.float64, seed=4)
+    W = topology.W().toarray()
+    moments = Moments(problem, W, 2, 0.1, sigma)
+    for _ in range(3):
+        moments.round(lambda x: 0.0)
+    states = []
+    for seed in range(400):
+        noisy = Quadratics(3, d=2, sigma=sigma, dtype=torch.float64, seed=4)
+        noisy.seed = seed
+        states.append(torch.stack(list(rollout(moments.method, noisy, matrix_mix(W), 3)[-1])).flatten())
+    seen = torch.stack(states)
+    spread = (moments.factor @ moments.factor.T).diagonal()
+    assert ((seen.mean(dim=0) - moments.mean).abs() < 5 * (spread / 400).sqrt()).all()
+    np.testing.assert_allclose(seen.var(dim=0), spread, rtol=0.4)
