@@ -102,8 +102,12 @@ def _ends(label: str, runs: Sequence[History], link: str) -> tuple[str, ...]:
     columns = ("accuracy", "worker_accuracy_mean", "worker_accuracy_min")
     accuracies = [_over_seeds([float(last(h, column)[1].mean()) for h in runs]) for column in columns]
     first = runs[0].last
-    costs = f"{first['bytes'] / 1e9:,.0f} GB", f"{first['samples'] / 1e6:,.1f} M"
+    costs = f"{first['bytes'] / 1e9:,.0f} GB", _millions(first["samples"])
     return (label, *accuracies, _reached(runs, 0.95), *costs, names)
+
+
+def _millions(count: float) -> str:
+    return f"{count / 1e6:,.1f} M" if count >= 1e5 else f"{count / 1e6:.3f} M"
 
 
 def _over_seeds(numbers: Sequence[float]) -> str:
