@@ -13,14 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import matrix_mix, rollout
+from conftest import matrix_mix, need_data, rollout
 from netfleet import ConfigError, EngineConfig, estimates, make_topology, theory
 from netfleet.algorithms import ALGORITHMS
 from netfleet.cli import main
 from netfleet.experiment import build_problem
 from netfleet.history import History
 from netfleet.metrics import consensus_error
-from netfleet.problems.synthetic import Quadratics
+from netfleet.problems.synthetic import NonconvexLogistic, Quadratics
 from netfleet.report import theory as report
 from netfleet.theory import Constants
 
@@ -391,3 +391,21 @@ def test_the_moments_are_those_of_many_runs() -> None:
     spread = (moments.factor @ moments.factor.T).diagonal()
     assert ((seen.mean(dim=0) - moments.mean).abs() < 5 * (spread / 400).sqrt()).all()
     np.testing.assert_allclose(seen.var(dim=0), spread, rtol=0.4)
+
+
+@pytest.mark.parametrize("partition", ["iid", {"kind": "shards", "per_worker": 1}])
+def test_what_is_known_of_nonconvex_logistic_regression(partition: Any) -> None:
+    need_data("a9a")
+    problem = NonconvexLogistic(8, partition=partition, batch=5, alpha=0.3, dtype=torch.float64)
+    x = torch.randn(problem.d, dtype=torch.float64).requires_grad_()
+    (slope,) = torch.autograd.grad(problem.values(x.expand(8, -1)).mean(), x)
+    torch.testing.assert_close(slope, problem.objective(x.detach())[1])
+    assert estimates.smoothness(problem)[0].value <= problem.smoothness * (1 + 1e-6)  # type: ignore[operator]
+    assert estimates.variance(problem).value <= problem.variance  # type: ignore[operator]
+    few, full = problem.grad(x.detach().repeat(8, 1), problem.sample(0, 1)), problem.full_grad(x.detach().repeat(8, 1))
+    assert few.shape == full.shape == (8, 123)
+
+
+def test_nonconvex_logistic_regression_wants_two_classes() -> None:
+    with pytest.raises(ConfigError, match=r"two classes.*digits with 10 classes"):
+        NonconvexLogistic(4, data="digits")

@@ -1,4 +1,4 @@
-"""Synthetic problems with known optimum x*, smoothness L and gradient variance σ², to hold theory against."""
+"""Problems whose smoothness L and gradient variance σ² are known, and mostly the optimum x*, to hold theory against."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 
 from netfleet import randomness
+from netfleet.data import load_dataset, make_partition
 from netfleet.errors import ConfigError
 from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
+from netfleet.registry import Spec
 
 Array = npt.NDArray[np.float64]
 
 
 class _Synthetic(Problem):
-    """What both problems share: models start at 0, the loss of an evaluation is the global f itself."""
+    """What they share: models start at 0, the loss of an evaluation is the global f itself."""
 
     def __init__(self, workers: int, d: int, seed: int, dtype: torch.dtype, device: str) -> None:
         if workers < 1 or d < 1:
@@ -117,12 +119,60 @@ class Quadratics(_Synthetic):
         return torch.einsum("mi,mij,mj->m", x - self.b, self.A, x - self.b) / 2
 
 
+class _LogisticLoss(_Synthetic):
+    """The mean of log(1 + exp(−bⱼ aⱼᵀx)) over each worker's n samples, and a penalty that a subclass says.
+
+    L and σ² are bounds that hold at every x: λmax(AᵢᵀAᵢ)/(4n) of the worst worker plus the penalty's, and
+    meanⱼ‖aᵢⱼ‖²/batch of the worst worker.
+    """
+
+    signed: Tensor  # [rows, n, d]: only the products bᵢⱼ aᵢⱼ enter
+
+    def _hold(self, signed: Array, batch: int, curvature: float) -> None:
+        """Keep the data, and what is known of it; `curvature` is the penalty's largest."""
+        self.samples, self.batch = signed.shape[1], batch
+        self.size = signed.shape[0] * self.samples
+        self.smoothness = float(np.linalg.norm(signed, 2, axis=(1, 2)).max() ** 2 / (4 * self.samples) + curvature)
+        self.variance = float((signed**2).sum(2).mean(1).max() / batch) if batch else 0.0
+        self.signed = self._tensor(signed)
+
+    @abstractmethod
+    def penalty(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Its value `[rows]` and its gradient `[rows, d]`."""
+
+    def at(self, workers: Sequence[int]) -> Problem:
+        return self._hosting(workers, "signed")
+
+    def sample(self, t: int, k: int) -> Sample:
+        if self.batch == 0:
+            return Sample(t, k, self.size)
+        ids, place = np.asarray(self.workers)[:, None], np.arange(self.batch)[None, :]
+        rows = randomness.integers(self.samples, "batch", self.seed, ids, t, k, place)
+        return Sample(t, k, rows.size, torch.from_numpy(rows))
+
+    def grad(self, x: Tensor, sample: Sample) -> Tensor:
+        if sample.rows is None:
+            return self.full_grad(x)
+        taken = self.signed[torch.arange(len(self.workers))[:, None], sample.rows]
+        return self._grad(x, taken)
+
+    def full_grad(self, x: Tensor) -> Tensor:
+        return self._grad(x, self.signed)
+
+    def _grad(self, x: Tensor, signed: Tensor) -> Tensor:
+        wrong = torch.sigmoid(-torch.einsum("mnd,md->mn", signed, x))
+        return self.penalty(x)[1] - torch.einsum("mn,mnd->md", wrong, signed) / signed.shape[1]
+
+    def values(self, x: Tensor) -> Tensor:
+        margins = torch.einsum("mnd,md->mn", self.signed, x)
+        return torch.nn.functional.softplus(-margins).mean(1) + self.penalty(x)[0]
+
+
 @PROBLEMS.register("logistic")
-class Logistic(_Synthetic):
-    r"""fᵢ(x) = (1/n) Σⱼ log(1 + exp(−bᵢⱼ aᵢⱼᵀx)) + (l2/2)‖x‖² on data whose law differs between workers.
+class Logistic(_LogisticLoss):
+    r"""Logistic regression with the penalty (l2/2)‖x‖² on data whose law differs between workers.
 
     Worker i draws aᵢⱼ ~ N(ζ uᵢ, I/d) and labels from a logistic model around w + ζ vᵢ, with ζ = `heterogeneity`.
-    L and σ² are bounds that hold at every x: L = maxᵢ λmax(AᵢᵀAᵢ)/(4n) + l2, σ² = maxᵢ meanⱼ‖aᵢⱼ‖²/batch.
     """
 
     def __init__(
@@ -149,39 +199,49 @@ class Logistic(_Synthetic):
         truth = rng.standard_normal(d) + heterogeneity * rng.standard_normal((workers, d))
         chance = 1 / (1 + np.exp(-np.einsum("mnd,md->mn", a, 4 * truth)))
         b = np.where(rng.random((workers, samples)) < chance, 1.0, -1.0)
-        self.samples, self.batch, self.l2 = samples, batch, l2
-        self.size = workers * samples
-        self.smoothness = float(np.linalg.norm(a, 2, axis=(1, 2)).max() ** 2 / (4 * samples) + l2)
-        self.variance = float((a**2).sum(2).mean(1).max() / batch) if batch else 0.0
+        self.l2 = l2
+        self._hold(a * b[:, :, None], batch, l2)
         self.optimum = self._tensor(_newton(a, b, l2))
-        self.signed = self._tensor(a * b[:, :, None])  # only the products bᵢⱼ aᵢⱼ enter
 
-    def at(self, workers: Sequence[int]) -> Problem:
-        return self._hosting(workers, "signed")
+    def penalty(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.l2 / 2 * (x * x).sum(1), self.l2 * x
 
-    def sample(self, t: int, k: int) -> Sample:
-        if self.batch == 0:
-            return Sample(t, k, self.size)
-        ids, place = np.asarray(self.workers)[:, None], np.arange(self.batch)[None, :]
-        rows = randomness.integers(self.samples, "batch", self.seed, ids, t, k, place)
-        return Sample(t, k, rows.size, torch.from_numpy(rows))
 
-    def grad(self, x: Tensor, sample: Sample) -> Tensor:
-        if sample.rows is None:
-            return self.full_grad(x)
-        taken = self.signed[torch.arange(len(self.workers))[:, None], sample.rows]
-        return self._grad(x, taken)
+@PROBLEMS.register("nonconvex-logistic")
+class NonconvexLogistic(_LogisticLoss):
+    r"""Logistic regression on data of two classes with the non-convex penalty α Σⱼ xⱼ² / (1 + xⱼ²).
 
-    def full_grad(self, x: Tensor) -> Tensor:
-        return self._grad(x, self.signed)
+    Every worker has as many samples as the one with the fewest, so that f is the mean of the fᵢ with equal weights.
+    """
 
-    def _grad(self, x: Tensor, signed: Tensor) -> Tensor:
-        wrong = torch.sigmoid(-torch.einsum("mnd,md->mn", signed, x))
-        return self.l2 * x - torch.einsum("mn,mnd->md", wrong, signed) / signed.shape[1]
+    def __init__(
+        self,
+        workers: int,
+        data: Spec = "a9a",
+        partition: Spec = "iid",
+        batch: int = 10,
+        alpha: float = 0.1,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+        device: str = "cpu",
+    ) -> None:
+        dataset = load_dataset(data)
+        super().__init__(workers, int(np.prod(dataset.train_x.shape[1:])), seed, dtype, device)
+        if dataset.classes != 2 or batch < 0 or alpha < 0:
+            raise ConfigError(
+                f"nonconvex-logistic needs data of two classes, batch >= 0 (0: exact gradients) and alpha >= 0, got "
+                f"{dataset.name} with {dataset.classes} classes, batch = {batch}, alpha = {alpha}"
+            )
+        parts = make_partition(partition, dataset, workers, seed)
+        rows = np.stack([part[: min(map(len, parts))] for part in parts])
+        x = dataset.train_x.flatten(1).numpy().astype(np.float64)[rows]
+        signs = 2.0 * dataset.train_y.numpy()[rows] - 1
+        self.alpha = alpha
+        self._hold(x * signs[:, :, None], batch, 2 * alpha)
 
-    def values(self, x: Tensor) -> Tensor:
-        margins = torch.einsum("mnd,md->mn", self.signed, x)
-        return torch.nn.functional.softplus(-margins).mean(1) + self.l2 / 2 * (x * x).sum(1)
+    def penalty(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        squares = x * x
+        return self.alpha * (squares / (1 + squares)).sum(1), 2 * self.alpha * x / (1 + squares) ** 2
 
 
 def _newton(a: Array, b: Array, l2: float) -> Array:
