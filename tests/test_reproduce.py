@@ -517,6 +517,15 @@ def test_the_command_runs_draws_and_judges(folder: Path, capsys: pytest.CaptureF
     assert main(["reproduce", "--from", str(folder)]) == 0
 
 
+def test_a_headline_panel_is_also_drawn_alone(folder: Path) -> None:
+    (folder / "figb.toml").write_text("headline = true\n" + PANEL)
+    where = ["--from", str(folder), "--work", str(folder / "work")]
+    assert main(["reproduce", "figb", *where]) == 0
+    assert [path.name for path in (folder / "figures").iterdir()] == ["figb.png"]
+    assert main(["reproduce", "fig", *where]) == 0
+    assert sorted(path.name for path in (folder / "figures").iterdir()) == ["fig.png", "figb.png"]
+
+
 def test_other_scales_are_kept_apart(folder: Path) -> None:
     where = ["--from", str(folder), "--work", str(folder / "work")]
     assert main(["reproduce", "figa", "--scale", "half", "--seeds", "2", *where]) == 0

@@ -62,9 +62,11 @@ def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: 
         _run(panels, store, where.work, console)
     whole = figures.by_figure(list(find_panels(where.source).values()))
     for name, members in figures.by_figure(panels).items():
-        _draw(members, store, where.pictures if len(members) == len(whole[name]) else where.parts, console)
-        for panel in members:
-            if panel.headline and len(members) > 1:
+        complete, alone = len(members) == len(whole[name]), [panel for panel in members if panel.headline]
+        if complete or members != alone:
+            _draw(members, store, where.pictures if complete else where.parts, console)
+        for panel in alone:
+            if len(whole[name]) > 1:
                 _draw([panel], store, where.pictures, console)
     found = tables.lines(panels, store)
     if found:
