@@ -12,9 +12,9 @@ from netfleet import ConfigError, theory
 from netfleet.config import EngineConfig
 from netfleet.experiment import build_problem
 from netfleet.metrics import consensus_error
-from netfleet.report.speedup import draw_speedup
 from netfleet.reproduce import scaling
 from netfleet.reproduce.scaling import Results, Row, load_study
+from netfleet.reproduce.speedup import draw_speedup
 
 STUDY = """
 title = "small"

@@ -22,6 +22,7 @@ from netfleet.history import History
 from netfleet.metrics import consensus_error
 from netfleet.problems.synthetic import NonconvexLogistic, Quadratics
 from netfleet.report import theory as report
+from netfleet.reproduce.scaling import Watched
 from netfleet.theory import Constants
 
 WORKED = Constants(m=10, lam=0.5, L=2.0, variance=3.0, gap=5.0, spread=7.0)
@@ -94,17 +95,10 @@ def test_a_target_of_nothing_is_refused() -> None:
 
 def averaged_metric(problem: Quadratics, K: int, eta: float, W: np.ndarray, S: int) -> float:
     """The left-hand side of Theorem 1: NET-FLEET asks for a gradient at each x_{s,k}, in order."""
-    seen: list[float] = []
-    watched = copy.copy(problem)
-
-    def grad(x: torch.Tensor, sample: Any) -> torch.Tensor:
-        _, slope = problem.objective(x.mean(dim=0))
-        seen.append((slope.square().sum() + problem.smoothness**2 * consensus_error(x)).item())  # type: ignore[operator]
-        return problem.grad(x, sample)
-
-    watched.grad = grad  # type: ignore[method-assign]
-    rollout(ALGORITHMS.build({"kind": "net-fleet", "K": K, "eta": eta}), watched, matrix_mix(W), S)
-    return float(np.mean(seen[: S * K]))
+    watched = Watched(problem, stride=1)
+    last = rollout(ALGORITHMS.build({"kind": "net-fleet", "K": K, "eta": eta}), watched.problem, matrix_mix(W), S)[-1].x
+    beyond = theory.metric(problem.objective(last.mean(dim=0))[1], last, problem.smoothness)  # x_{S,0} does not count
+    return (watched.total - beyond) / (watched.count - 1)
 
 
 @settings(max_examples=25, deadline=None)
@@ -359,7 +353,7 @@ def test_in_expectation_the_potential_falls_and_theorem_1_holds(
     moments = Moments(problem, topology.W().toarray(), K, eta, sigma)
 
     def metric(x: torch.Tensor) -> float:
-        return (problem.objective(x.mean(dim=0))[1].square().sum() + L**2 * consensus_error(x)).item()
+        return theory.metric(problem.objective(x.mean(dim=0))[1], x, L)
 
     def potential(state: torch.Tensor) -> float:
         value = problem.objective(state[0].mean(dim=0))[0].item()

@@ -76,6 +76,11 @@ def potential(value: float, x: Tensor, y: Tensor, *, eta: float, K: int, lam: fl
     return value + scatter.item() / (len(x) * K)
 
 
+def metric(slope: Tensor, x: Tensor, L: float) -> float:
+    """‖∇f(x̄)‖² + (L²/m) Σᵢ ‖xᵢ − x̄‖², what Theorem 1 bounds the mean of, with ∇f(x̄) given."""
+    return (slope.double().square().sum() + L**2 * consensus_error(x.double())).item()
+
+
 class Bound(NamedTuple):
     """The right-hand side of Theorem 1, term by term."""
 
@@ -100,9 +105,9 @@ def bound(c: Constants, eta: float, K: int, S: int) -> Bound:
     )
 
 
-def corollary(m: int, S: int, scale: float = 1.0) -> tuple[int, float]:
-    """Corollary 2: K = S^⅓ / m, at least 1, and η = scale · √(m / (SK))."""
-    K = max(1, round(S ** (1 / 3) / m))
+def corollary(m: int, S: int, scale: float = 1.0, K: int | None = None) -> tuple[int, float]:
+    """Corollary 2: K = S^⅓ / m, at least 1, unless given, and η = scale · √(m / (SK))."""
+    K = K or max(1, round(S ** (1 / 3) / m))
     return K, scale * math.sqrt(m / (S * K))
 
 

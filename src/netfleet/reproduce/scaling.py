@@ -27,7 +27,6 @@ from netfleet.checkpoint import write_atomically
 from netfleet.config import EngineConfig, Evaluation, Table, config_hash, make, read_toml
 from netfleet.errors import ConfigError, DivergedError
 from netfleet.experiment import build_problem, build_topology, simulate
-from netfleet.metrics import consensus_error
 from netfleet.problems.base import Problem, Sample
 from netfleet.progress import Display, Quiet
 
@@ -62,9 +61,8 @@ class Study:
         """Every run of the study, the cheap ones first."""
         for S in sorted(self.rounds):
             for m in sorted(self.workers):
-                K = self.K or theory.corollary(m, S)[0]
                 for seed in self.seeds:
-                    yield Point(m, S, K, self.scale * (m / (S * K)) ** 0.5, seed)
+                    yield Point(m, S, *theory.corollary(m, S, self.scale, self.K), seed)
 
     def config(self, point: Point) -> Table:
         """All that a point's number is a function of."""
@@ -168,12 +166,11 @@ class Watched:
         self.total, self.count, self._calls, self._stride = 0.0, 0, 0, stride
         self._inner, self.problem = problem, copy.copy(problem)
         self.problem.grad = self._grad  # type: ignore[method-assign]
-        self._L2 = problem.smoothness**2 if problem.smoothness is not None else 1.0
+        self._L = 1.0 if problem.smoothness is None else problem.smoothness
 
     def _grad(self, x: Tensor, sample: Sample) -> Tensor:
         if self._calls % self._stride == 0:
-            slope = self._inner.objective(x.mean(dim=0))[1].double()
-            self.total += (slope.square().sum() + self._L2 * consensus_error(x.double())).item()
+            self.total += theory.metric(self._inner.objective(x.mean(dim=0))[1], x, self._L)
             self.count += 1
         self._calls += 1
         return self._inner.grad(x, sample)
