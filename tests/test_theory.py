@@ -127,7 +127,7 @@ def test_exact_gradients_stay_below_theorem_1(
 
 def test_the_smoothness_of_quadratics_is_found() -> None:
     problem = Quadratics(4, d=6, mu=0.5, L=3.0, heterogeneity=2.0, dtype=torch.float64)
-    each, average = estimates.smoothness(problem, iterations=300)
+    each, average = estimates.smoothness(problem, iterations=300, tolerance=1e-6)
     assert each.value == pytest.approx(3.0, rel=1e-6)
     assert each.error < 1e-4
     assert average.value == pytest.approx(np.linalg.norm(problem.A.mean(0).numpy(), 2), rel=1e-6)
@@ -403,3 +403,12 @@ def test_what_is_known_of_nonconvex_logistic_regression(partition: Any) -> None:
 def test_nonconvex_logistic_regression_wants_two_classes() -> None:
     with pytest.raises(ConfigError, match=r"two classes.*digits with 10 classes"):
         NonconvexLogistic(4, data="digits")
+
+
+def test_curvatures_of_both_signs_do_not_confuse_the_power_iteration() -> None:
+    problem = Quadratics(2, d=3, dtype=torch.float64)
+    problem.A = torch.diag(torch.tensor([2.0, -2.0, 0.5], dtype=torch.float64)).repeat(2, 1, 1)
+    each, average = estimates.smoothness(problem)
+    for found in (each, average):
+        assert found.value == pytest.approx(2, rel=1e-3)
+        assert found.error < 0.05

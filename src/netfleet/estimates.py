@@ -43,18 +43,22 @@ class Survey(NamedTuple):
         return Constants(m, lam, self.L.value, noise, self.gap.value, m * zeta2 + (m - 1) * noise, zeta2).checked()
 
 
-def smoothness(problem: Problem, x: Tensor | None = None, iterations: int = 30) -> tuple[Estimate, Estimate]:
+def smoothness(
+    problem: Problem, x: Tensor | None = None, iterations: int = 200, tolerance: float = 0.01
+) -> tuple[Estimate, Estimate]:
     """The largest |eigenvalue| of a worker's Hessian, over the hosted workers, and that of the average's.
 
     Power iteration on Hessian-vector products, which are central differences of exact gradients. The error is the norm
-    of what an eigenvector would not have: some eigenvalue lies within it.
+    of what an eigenvector would not have: some eigenvalue lies within it. It ends when that is below `tolerance` of the
+    value, or after so many iterations.
     """
     point = (problem.start() if x is None else x).expand(len(problem.workers), -1)
-    each = _power(lambda v: _curvature(problem, point, v), _directions(problem, len(point)), iterations)
+    each = _power(lambda v: _curvature(problem, point, v), _directions(problem, len(point)), iterations, tolerance)
     both = _power(
         lambda v: _curvature(problem, point, v.expand_as(point)).mean(dim=0, keepdim=True),
         _directions(problem, 1),
         iterations,
+        tolerance,
     )
     worst = max(each, key=lambda estimate: estimate.value)
     return worst._replace(how="at x⁰, worst worker, power iteration"), both[0]._replace(how="at x⁰, power iteration")
@@ -95,14 +99,20 @@ def survey(problem: Problem) -> Survey:
     return Survey(each, mean, noise, heterogeneity(problem), gap(problem))
 
 
-def _power(apply: Callable[[Tensor], Tensor], v: Tensor, iterations: int) -> list[Estimate]:
-    """The dominant eigenvalue for each row of start vectors, in magnitude."""
+def _power(apply: Callable[[Tensor], Tensor], v: Tensor, iterations: int, tolerance: float) -> list[Estimate]:
+    """The largest |eigenvalue| for each row of start vectors, from H² so that λ and −λ may both be there.
+
+    ‖H²v − s²v‖ = s r with s = ‖Hv‖ puts some |eigenvalue| within r of s.
+    """
+    image = apply(v)
     for _ in range(iterations):
-        image = apply(v)
-        values = (v * image).sum(dim=1, keepdim=True)
-        residual = (image - values * v).norm(dim=1)
-        v = image / image.norm(dim=1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-    return [Estimate(abs(a), r) for a, r in zip(values.flatten().tolist(), residual.tolist(), strict=True)]
+        size = image.norm(dim=1, keepdim=True)
+        further = apply(image / size.clamp_min(torch.finfo(v.dtype).tiny))
+        residual = (further - size * v).norm(dim=1)
+        if (residual <= tolerance * size.flatten()).all():
+            break
+        v, image = image / size.clamp_min(torch.finfo(v.dtype).tiny), further
+    return [Estimate(s, r) for s, r in zip(size.flatten().tolist(), residual.tolist(), strict=True)]
 
 
 def _curvature(problem: Problem, x: Tensor, v: Tensor) -> Tensor:
