@@ -650,3 +650,14 @@ def test_the_tuned_comparison_takes_the_best_step_size_of_each_grid() -> None:
         grids.append(sorted(found))
         assert algorithm["eta"] == max(found, key=lambda eta: found[eta]), algorithm["kind"]
     assert all(grid == grids[0] for grid in grids)
+
+
+def test_some_curves_can_be_run_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["reproduce", "figa", "--from", str(folder), "--work", str(folder / "work")]
+    assert main([*command, "--curve", "K = 2"]) == 0
+    assert "1 run is missing" in " ".join(capsys.readouterr().out.split())
+    assert len(list((folder / "results").glob("*.json"))) == 1
+    assert main([*command, "--verify", "4", "--curve", "K = 2"]) == 0
+    assert "1 of 1 runs are stored" in capsys.readouterr().out
+    assert main([*command, "--curve", "K = 3"]) == 2
+    assert "no curve 'K = 3'" in capsys.readouterr().err

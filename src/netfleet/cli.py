@@ -180,6 +180,9 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
     reproduce.add_argument(
         "--seeds", type=int, metavar="N", help="so many, from the file's first on (default: its own)"
     )
+    reproduce.add_argument(
+        "--curve", action="append", default=[], metavar="LABEL", help="run only the curve called so (may be repeated)"
+    )
     reproduce.add_argument("--draw", action="store_true", help="only draw and judge what is there; run nothing")
     reproduce.add_argument(
         "--verify", type=int, metavar="N", help="run N rounds of each stored run again and compare; write nothing"
@@ -390,7 +393,14 @@ def _reproduce(options: argparse.Namespace) -> int:
         command.rehash(options.source, options.work, console)
         return 0
     if not options.names:
-        if options.draw or options.verify is not None or options.rounds or options.seeds or options.scale != "full":
+        if (
+            options.draw
+            or options.verify is not None
+            or options.rounds
+            or options.seeds
+            or options.curve
+            or options.scale != "full"
+        ):
             raise ConfigError('say which figures or panels; "all" means all that an ordinary machine can make')
         command.overview(options.source, console)
         return 0
@@ -399,9 +409,9 @@ def _reproduce(options: argparse.Namespace) -> int:
     panels = command.selected(options.source, options.names, scale, rounds, seeds, **engine)
     where = command.places(options.source, scale, rounds, seeds, options.out, options.work)
     if options.verify is not None:
-        return 0 if command.verify(panels, where, options.verify, console) else 1
+        return 0 if command.verify(panels, where, options.verify, console, curves=options.curve) else 1
     try:
-        command.reproduce(panels, where, console, run=not options.draw)
+        command.reproduce(panels, where, console, run=not options.draw, curves=options.curve)
     except KeyboardInterrupt:
         print(f"netfleet: interrupted; the same command goes on from what is in {where.work}", file=sys.stderr)
         return 130

@@ -15,7 +15,7 @@ from netfleet.errors import ConfigError
 from netfleet.history import CHECKPOINT_FILE
 from netfleet.progress import Live, LiveTotal
 from netfleet.reproduce import figures, runs, tables
-from netfleet.reproduce.panels import Panel, Scale, choose, find_panels, on, scaled
+from netfleet.reproduce.panels import Panel, Scale, choose, find_panels, on, only, scaled
 from netfleet.reproduce.store import Store, make_folder, short
 from netfleet.reproduce.store import rehash as rehash_results
 
@@ -55,11 +55,13 @@ def selected(
     return [on(scaled(panel, scale, rounds, seeds), **engine) for panel in choose(find_panels(source), names)]
 
 
-def reproduce(panels: Sequence[Panel], where: Places, console: Console, *, run: bool = True) -> None:
-    """Make the runs that are missing, draw the figures and print the claims."""
+def reproduce(
+    panels: Sequence[Panel], where: Places, console: Console, *, run: bool = True, curves: Sequence[str] = ()
+) -> None:
+    """Make the runs that are missing (of some curves, or all), draw the figures and print the claims."""
     store = where.store()
     if run:
-        _run(panels, store, where.work, console)
+        _run(only(panels, curves) if curves else panels, store, where.work, console)
     whole = figures.by_figure(list(find_panels(where.source).values()))
     for name, members in figures.by_figure(panels).items():
         complete, alone = len(members) == len(whole[name]), [panel for panel in members if panel.headline]
@@ -98,9 +100,11 @@ def _draw(panels: Sequence[Panel], store: Store, folder: Path, console: Console)
     console.print(f"wrote {path}{note}", markup=False, highlight=False, soft_wrap=True)
 
 
-def verify(panels: Sequence[Panel], where: Places, rounds: int, console: Console) -> bool:
+def verify(
+    panels: Sequence[Panel], where: Places, rounds: int, console: Console, *, curves: Sequence[str] = ()
+) -> bool:
     """Make the first rounds of every stored run again and say how far they differ; whether none does."""
-    store, jobs = where.store(), runs.jobs(panels)
+    store, jobs = where.store(), runs.jobs(only(panels, curves) if curves else panels)
     stored = [job for job in jobs if store.load(job.run) is not None]
     if not stored:
         raise ConfigError("none of these runs is stored, so there is nothing to verify; run them first")
