@@ -248,6 +248,7 @@ def test_the_history_counts_the_bytes_truly_sent() -> None:
     [
         ("quantise", "unknown compress 'quantise' .did you mean 'quantize'"),
         ({"kind": "quantize", "bits": 3}, "bits must be one of 8, 4, got 3"),
+        ({"kind": "quantize", "bits": 8.0}, "bits must be one of 8, 4, got 8.0"),
         ({"kind": "quantize", "block": 0}, "block, the entries that share a scale, must be at least 1, got 0"),
         ({"kind": "top-k", "share": 0.0}, r"share, of the entries that are sent, must lie in \(0, 1\], got 0.0"),
         ({"kind": "random-k", "share": 2}, "share, of the entries that are sent"),

@@ -133,7 +133,7 @@ def fits(value: Any, hint: Any) -> bool:
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, a) for a in args)
     if origin is typing.Literal:
-        return value in args
+        return any(type(value) is type(arg) and value == arg for arg in args)
     if hint is None or hint is type(None):
         return value is None
     if hint is float:
