@@ -168,7 +168,7 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         "names",
         nargs="*",
         metavar="NAME",
-        help='a figure ("fig3"), a panel ("fig3b") or "all"; without, a list of them',
+        help='a figure ("fig3"), a panel ("fig3b"), "speedup" or "all" (the panels); without, a list of them',
     )
     reproduce.add_argument(
         "--scale",
@@ -386,32 +386,34 @@ def _reproduce(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     _make_importable(None)
-    from netfleet.reproduce import command
+    from netfleet.reproduce import command, speedup
 
     console = Console()
     if options.rehash:
         command.rehash(options.source, options.work, console)
         return 0
     if not options.names:
-        if (
-            options.draw
-            or options.verify is not None
-            or options.rounds
-            or options.seeds
-            or options.curve
-            or options.scale != "full"
-        ):
+        given = (options.draw, options.rounds, options.seeds, options.curve, options.scale != "full")
+        if any(given) or options.verify is not None:
             raise ConfigError('say which figures or panels; "all" means all that an ordinary machine can make')
         command.overview(options.source, console)
         return 0
     engine = {key: v for key in ("device", "threads") if (v := getattr(options, key)) is not None}
     scale, rounds, seeds = options.scale, options.rounds, options.seeds
-    panels = command.selected(options.source, options.names, scale, rounds, seeds, **engine)
     where = command.places(options.source, scale, rounds, seeds, options.out, options.work)
+    if speedup.NAME in options.names and (options.verify is not None or rounds is not None or options.curve):
+        raise ConfigError(f"{speedup.NAME} takes --scale, --seeds and --draw only")
+    names = [name for name in options.names if name != speedup.NAME]
+    panels = command.selected(options.source, names, scale, rounds, seeds, **engine) if names else []
     if options.verify is not None:
         return 0 if command.verify(panels, where, options.verify, console, curves=options.curve) else 1
     try:
-        command.reproduce(panels, where, console, run=not options.draw, curves=options.curve)
+        if panels:
+            command.reproduce(panels, where, console, run=not options.draw, curves=options.curve)
+        if speedup.NAME in options.names:
+            studies = speedup.find(options.source, scale, seeds)
+            folder = (options.out or options.source) / speedup.NAME
+            speedup.reproduce(studies, folder, where.pictures / "speedup.png", console, run=not options.draw)
     except KeyboardInterrupt:
         print(f"netfleet: interrupted; the same command goes on from what is in {where.work}", file=sys.stderr)
         return 130

@@ -105,9 +105,14 @@ def bound(c: Constants, eta: float, K: int, S: int) -> Bound:
     )
 
 
+def corollary_steps(m: int, S: int) -> float:
+    """Corollary 2: K = S^⅓ / m; below 1 where there are too few rounds for so many workers, S < m³."""
+    return math.cbrt(S) / m
+
+
 def corollary(m: int, S: int, scale: float = 1.0, K: int | None = None) -> tuple[int, float]:
     """Corollary 2: K = S^⅓ / m, at least 1, unless given, and η = scale · √(m / (SK))."""
-    K = K or max(1, round(S ** (1 / 3) / m))
+    K = K or max(1, round(corollary_steps(m, S)))
     return K, scale * math.sqrt(m / (S * K))
 
 

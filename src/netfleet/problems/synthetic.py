@@ -68,7 +68,9 @@ class _Synthetic(Problem):
 class Quadratics(_Synthetic):
     r"""fᵢ(x) = ½ (x − bᵢ)ᵀ Aᵢ (x − bᵢ) with eigenvalues of Aᵢ in [mu, L] and ‖bᵢ‖ growing with `heterogeneity`.
 
-    A stochastic gradient is exact plus Gaussian noise with E‖noise‖² = `sigma`². x* = (Σ Aᵢ)⁻¹ Σ Aᵢ bᵢ.
+    A stochastic gradient is exact plus Gaussian noise with E‖noise‖² = `sigma`². x* = (Σ Aᵢ)⁻¹ Σ Aᵢ bᵢ. With `parts`,
+    so many functions are dealt out evenly, and each worker has the mean of its own (but for a constant): f is then the
+    same for any number of workers.
     """
 
     def __init__(
@@ -79,22 +81,30 @@ class Quadratics(_Synthetic):
         L: float = 2.0,
         heterogeneity: float = 1.0,
         sigma: float = 0.0,
+        parts: int = 0,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
     ) -> None:
         super().__init__(workers, d, seed, dtype, device)
+        parts = parts or workers
+        if parts < 1 or parts % workers:
+            raise ConfigError(f"parts must be a multiple of the {workers} workers, or 0 for one each; got {parts}")
         if not 0 < mu <= L or heterogeneity < 0 or sigma < 0:
             raise ConfigError(
                 f"quadratics need 0 < mu <= L, heterogeneity >= 0 and sigma >= 0, got mu = {mu}, L = {L}, "
                 f"heterogeneity = {heterogeneity}, sigma = {sigma}"
             )
         rng = randomness.generator("quadratics", seed)
-        bases = np.linalg.qr(rng.standard_normal((workers, d, d)))[0]
-        spectra = mu + (L - mu) * rng.random((workers, d))
+        bases = np.linalg.qr(rng.standard_normal((parts, d, d)))[0]
+        spectra = mu + (L - mu) * rng.random((parts, d))
         spectra[:, 0] = L
         A = np.einsum("mij,mj,mkj->mik", bases, spectra, bases)
-        b = heterogeneity * rng.standard_normal((workers, d)) + rng.standard_normal(d)
+        b = heterogeneity * rng.standard_normal((parts, d)) + rng.standard_normal(d)
+        if parts > workers:
+            Ab = np.einsum("mij,mj->mi", A, b).reshape(workers, -1, d).mean(1)
+            A = A.reshape(workers, -1, d, d).mean(1)
+            b = np.linalg.solve(A, Ab[..., None])[..., 0]
         self.optimum = self._tensor(np.linalg.solve(A.sum(0), np.einsum("mij,mj->i", A, b)))
         self.smoothness, self.sigma, self.variance = L, sigma, sigma**2
         self.A, self.b = self._tensor(A), self._tensor(b)

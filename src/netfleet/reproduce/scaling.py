@@ -1,20 +1,24 @@
 """Linear speedup, measured: the averaged metric of Theorem 1 over workers m and rounds S, with η and K by Corollary 2.
 
-    title = "quadratics"            # a study: one TOML file in reproduce/speedup
+A study is one TOML file in reproduce/speedup:
+
+    title = "quadratics"            # and the base of all its lines
     workers = [1, 2, 4, 8]          rounds = [256, 1024]        seeds = [0, 1, 2]
     scale = 0.05                    # η = scale · √(m / (SK))
     problem = {kind = "quadratics", sigma = 10.0}               topology = {kind = "erdos-renyi", p = 0.5}
+    [[lines]]                       # one or more: what is compared
+    label = "K = 4, on a ring"      K = 4                       topology = {kind = "ring"}
 
-A point is one run; its mean metric is kept by the hash of its config in NAME.json beside the file, so an interruption
-loses one point.
+A point is one run; its averaged metric is kept by the hash of its config in NAME.json beside the file, so an
+interruption loses one point.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +28,24 @@ from torch import Tensor
 
 from netfleet import theory
 from netfleet.checkpoint import write_atomically
-from netfleet.config import EngineConfig, Evaluation, Table, config_hash, make, read_toml
-from netfleet.errors import ConfigError, DivergedError
-from netfleet.experiment import build_problem, build_topology, simulate
+from netfleet.config import Experiment, RunConfig, Table, config_hash, experiment, make, read_toml
+from netfleet.errors import ConfigError
+from netfleet.experiment import Setting, build_setting, run_one
 from netfleet.problems.base import Problem, Sample
-from netfleet.progress import Display, Quiet
+from netfleet.progress import Display, Quiet, Work
+from netfleet.reproduce.panels import merged
+
+
+@dataclass(frozen=True)
+class Line:
+    """What is compared within a study, and how it differs from the study's own settings."""
+
+    label: str
+    algorithm: str = "net-fleet"
+    #: Local steps instead of the corollary's.
+    K: int = 0
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    topology: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,60 +59,105 @@ class Study:
     rounds: list[Any]
     scale: float
     seeds: list[Any]
-    algorithm: str = "net-fleet"
-    #: Local steps instead of the corollary's.
-    K: int = 0
+    lines: list[Any]
+    #: Points of more local steps than this are left out.
+    most_steps: int = 1 << 30
     #: The metric is taken at every so many gradients.
     stride: int = 1
+    #: The metric to which rounds are counted; 0: the median of what was measured.
+    target: float = 0.0
+    name: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("workers", "rounds", "seeds"):
-            values = getattr(self, name)
-            if not values or [v for v in values if not isinstance(v, int) or v < (name != "seeds")]:
-                raise ConfigError(f"{name} must be a list of whole numbers, got {list(values)}")
-        if not self.scale > 0 or self.stride < 1 or self.K < 0:
-            given = f"scale = {self.scale}, stride = {self.stride}, K = {self.K}"
-            raise ConfigError(f"a study needs scale > 0, stride >= 1 and K >= 0 (0: the corollary's), got {given}")
+        for key in ("workers", "rounds", "seeds"):
+            values = getattr(self, key)
+            if not values or [v for v in values if not isinstance(v, int) or v < (key != "seeds")]:
+                raise ConfigError(f"{key} must be a list of whole numbers, got {list(values)}")
+        if not self.scale > 0 or self.stride < 1 or self.target < 0:
+            given = f"scale = {self.scale}, stride = {self.stride}, target = {self.target}"
+            raise ConfigError(f"a study needs scale > 0, stride >= 1 and target >= 0, got {given}")
+        if not self.lines or [line for line in self.lines if not isinstance(line, Mapping)]:
+            raise ConfigError(f"a study needs one or more [[lines]], got {self.lines!r}")
+        made = [make(Line, line, "[[lines]]") for line in self.lines]
+        if [line for line in made if line.K < 0] or len({line.label for line in made}) < len(made):
+            raise ConfigError(f"lines need K >= 0 (0: the corollary's) and labels of their own, got {made}")
+        object.__setattr__(self, "lines", made)
 
     def points(self) -> Iterator[Point]:
         """Every run of the study, the cheap ones first."""
         for S in sorted(self.rounds):
             for m in sorted(self.workers):
-                for seed in self.seeds:
-                    yield Point(m, S, *theory.corollary(m, S, self.scale, self.K), seed)
-
-    def config(self, point: Point) -> Table:
-        """All that a point's number is a function of."""
-        fixed = {key: getattr(self, key) for key in ("problem", "topology", "algorithm", "stride")}
-        return fixed | point._asdict()
+                for line in self.lines:
+                    K, eta = theory.corollary(m, S, self.scale, line.K)
+                    if self.most_steps >= S * K:
+                        yield from (Point(self, line, m, S, K, eta, seed) for seed in self.seeds)
 
 
 class Point(NamedTuple):
     """One run."""
 
+    study: Study
+    line: Line
     m: int
     S: int
     K: int
     eta: float
     seed: int
 
+    @property
+    def label(self) -> str:
+        return f"{self.study.name}, {self.line.label}, m = {self.m}, S = {self.S}, seed {self.seed}"
+
+    @property
+    def experiment(self) -> Experiment:
+        """The run as an experiment that is measured at its end only."""
+        return experiment(
+            {
+                "topology": merged(self.study.topology, self.line.topology) | {"workers": self.m},
+                "problem": merged(self.study.problem, self.line.problem),
+                "algorithms": [{"kind": self.line.algorithm, "K": self.K, "eta": self.eta}],
+                "rounds": self.S,
+                "seeds": [self.seed],
+                "evaluation": {"every": self.S, "gradient": False},
+            }
+        )
+
+    @property
+    def run(self) -> RunConfig:
+        (run,) = self.experiment.runs()
+        return run
+
+    @property
+    def config(self) -> Table:
+        """All that the point's number is a function of."""
+        return {"run": self.run.config, "stride": self.study.stride}
+
+    @property
+    def work(self) -> Work:
+        """What it costs: mostly a fixed price for each local step."""
+        return Work(self.S, float(self.K), (self.study.name, self.m))
+
 
 class Results(dict[str, float]):
-    """The mean metric of points by the hash of their config, in a file."""
+    """The averaged metric of points by the hash of their config, in a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         super().__init__(json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
 
-    def keep(self, key: str, value: float) -> None:
+    def of(self, point: Point) -> float | None:
+        """What was measured; infinite if it diverged."""
+        return self.get(config_hash(point.config))
+
+    def keep(self, point: Point, value: float) -> None:
         """Add a number and make it durable."""
-        self[key] = float(f"{value:.6g}")
+        self[config_hash(point.config)] = float(f"{value:.6g}")
         text = "{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(self.items())) + "\n}\n"
         write_atomically(self.path, lambda file: file.write(text.encode()))
 
 
 class Row(NamedTuple):
-    """The points of one m and S, over seeds."""
+    """The points of one line, m and S, over seeds."""
 
     m: int
     S: int
@@ -112,6 +174,11 @@ class Row(NamedTuple):
     def mean(self) -> float:
         return float(np.mean(self.values))
 
+    @property
+    def inside(self) -> bool:
+        """Whether K is at most the corollary's S^⅓/m, to the next whole number."""
+        return theory.corollary_steps(self.m, self.S) >= self.K - 0.5
+
 
 class Fit(NamedTuple):
     """A power law through rows: the metric falls as (mSK)^slope."""
@@ -126,41 +193,40 @@ class Fit(NamedTuple):
         return float(self.factor * work**self.slope)
 
 
+def find_studies(folder: Path) -> list[Study]:
+    """Every study of a folder, by name."""
+    return [load_study(path) for path in sorted(folder.glob("*.toml"))]
+
+
 def load_study(path: Path) -> Study:
     """Read and check a study."""
+    table = read_toml(path)
     try:
-        return make(Study, read_toml(path), str(path))
+        return make(Study, table | {"name": path.stem}, str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def perform(study: Study, results: Results, display: Display | None = None) -> None:
-    """Make the points that are missing."""
-    display = display or Quiet()
-    todo = [point for point in study.points() if config_hash(study.config(point)) not in results]
-    display.begin(study.title, 0, len(todo))
-    for done, point in enumerate(todo, 1):
-        results.keep(config_hash(study.config(point)), averaged_metric(study, point))
-        display.round(done)
-    display.end()
+def perform(points: Sequence[tuple[Point, Results]], display: Display | None = None) -> None:
+    """Make points and keep their numbers."""
+    for point, results in points:
+        results.keep(point, averaged_metric(point, display or Quiet()))
 
 
-def averaged_metric(study: Study, point: Point) -> float:
+def averaged_metric(point: Point, display: Display) -> float:
     """The left-hand side of Theorem 1 for one run; infinite if it diverges."""
-    topology = build_topology({**study.topology, "workers": point.m}, point.seed)
-    problem = build_problem(study.problem, point.m, point.seed, EngineConfig())
-    watched = Watched(problem, study.stride)
-    spec = {"kind": study.algorithm, "eta": point.eta, "K": point.K}
-    evaluation = Evaluation(every=point.S, gradient=False)
-    try:
-        simulate(spec, topology=topology, problem=watched.problem, rounds=point.S, evaluation=evaluation)
-    except DivergedError:
-        return float("inf")
-    return watched.total / watched.count
+    built = build_setting(point.experiment, point.seed)
+    watched = Watched(built.problem, point.study.stride)
+    setting = Setting(built.topology, watched.problem)
+    history = run_one(point.experiment, point.run, lambda: setting, None, display, label=point.label)
+    return float("inf") if history.diverged else watched.total / watched.count
 
 
 class Watched:
-    """A problem whose gradients are watched: methods ask for them at x_{s,k}, one after the other."""
+    """A problem whose gradients are watched: methods ask for them at x_{s,k}, one after the other.
+
+    Where a problem does not know its L, the metric is taken with L = 1.
+    """
 
     def __init__(self, problem: Problem, stride: int) -> None:
         self.total, self.count, self._calls, self._stride = 0.0, 0, 0, stride
@@ -176,30 +242,33 @@ class Watched:
         return self._inner.grad(x, sample)
 
 
-def rows(study: Study, results: Results) -> list[Row]:
-    """What was measured, by m and S; points that are missing are left out."""
-    found: dict[tuple[int, int, int, float], list[float]] = {}
+def rows(study: Study, results: Results) -> dict[str, list[Row]]:
+    """What was measured of each line, by m and S; points that are missing are left out."""
+    found: dict[str, dict[tuple[int, int, int, float], list[float]]] = {line.label: {} for line in study.lines}
     for point in study.points():
-        value = results.get(config_hash(study.config(point)))
-        if value is not None:
-            found.setdefault(point[:4], []).append(value)
-    return [Row(*key, tuple(values)) for key, values in found.items()]
+        if (value := results.of(point)) is not None:
+            found[point.line.label].setdefault(point[2:6], []).append(value)
+    return {label: [Row(*key, tuple(values)) for key, values in line.items()] for label, line in found.items()}
 
 
-def fit(measured: list[Row]) -> Fit:
-    """Least squares of log metric over log mSK, with Student's confidence interval."""
-    x, y = np.log([row.work for row in measured]), np.log([row.mean for row in measured])
+def fit(measured: Sequence[Row]) -> Fit | None:
+    """Least squares of log metric over log mSK, with Student's confidence interval; None without three rows."""
+    finite = [row for row in measured if np.isfinite(row.mean)]
+    if len(finite) < 3:
+        return None
+    x, y = np.log([row.work for row in finite]), np.log([row.mean for row in finite])
     line = stats.linregress(x, y)
     half = float(stats.t.ppf(0.975, len(x) - 2) * line.stderr)
     return Fit(float(line.slope), float(line.slope) - half, float(line.slope) + half, float(np.exp(line.intercept)))
 
 
-def rounds_to(measured: list[Row], eps: float) -> dict[int, float]:
+def rounds_to(measured: Sequence[Row], eps: float) -> dict[int, float]:
     """For each m the rounds S at which the metric is ε, interpolated between those that were run."""
     found = {}
     for m in sorted({row.m for row in measured}):
-        line = sorted((row.S, row.mean) for row in measured if row.m == m)
+        line = sorted((row.S, row.mean) for row in measured if row.m == m and np.isfinite(row.mean))
         S, metric = np.log([s for s, _ in line]), np.log([v for _, v in line])
-        if metric[-1] <= np.log(eps) <= metric[0]:
-            found[m] = float(np.exp(np.interp(-np.log(eps), -metric, S)))
+        falls = np.minimum.accumulate(metric)
+        if len(falls) and falls[-1] <= np.log(eps) <= falls[0]:
+            found[m] = float(np.exp(np.interp(-np.log(eps), -falls, S)))
     return found

@@ -1,65 +1,129 @@
-"""The picture of linear speedup: the averaged metric over all gradients taken, and rounds to a target over workers."""
+"""What `netfleet reproduce speedup` does: makes the points of the studies, draws them and fits their slopes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+from rich.console import Console
+from rich.table import Table
 
-from netfleet.report.plots import DPI, INK, MARKERS, STYLE, TICKS
-from netfleet.reproduce.scaling import Row, fit, rounds_to
+from netfleet.checkpoint import write_atomically
+from netfleet.errors import ConfigError
+from netfleet.progress import LiveTotal
+from netfleet.report.plots import DPI, INK, MARKERS, MUTED, OTHERS, OURS, STYLE, TICKS
+from netfleet.reproduce import scaling
+from netfleet.reproduce.panels import DIVISORS, Scale
+from netfleet.reproduce.scaling import Fit, Results, Row, Study
+from netfleet.reproduce.store import make_folder
 
-WIDTH, HEIGHT = 4.6, 3.4
+#: The studies' folder beside the panels, their name on the command line, and that of their picture.
+NAME = "speedup"
+WIDTH, HEIGHT = 4.8, 3.5
+COLORS = (OURS, *OTHERS)
+SHAPES = ("o", *MARKERS)
+
+Measured = Mapping[str, Sequence[Row]]
 
 
-def draw_speedup(studies: Mapping[str, Sequence[Row]]) -> Figure:
-    """A column per study; a colour and a marker per number of workers."""
+def find(source: Path, scale: Scale = "full", seeds: int | None = None) -> list[Study]:
+    """The studies of a checkout: all numbers of rounds, the first half of them or the first two, and so many seeds."""
+    studies = scaling.find_studies(source / NAME)
+    if not studies:
+        raise ConfigError(f"no studies (*.toml) in {str(source / NAME)!r}; run this in a checkout of netfleet")
+    return [_scaled(study, scale, seeds) for study in studies]
+
+
+def _scaled(study: Study, scale: Scale, seeds: int | None) -> Study:
+    rounds = sorted(study.rounds)
+    rounds = rounds[: max(2, len(rounds) // DIVISORS[scale])] if scale != "full" else rounds
+    chosen = study.seeds if seeds is None else list(range(study.seeds[0], study.seeds[0] + seeds))
+    return replace(study, rounds=rounds, seeds=chosen, lines=[vars(line) for line in study.lines])
+
+
+def reproduce(studies: Sequence[Study], results: Path, picture: Path, console: Console, *, run: bool = True) -> None:
+    """Make the points that are missing, draw the figure and print the slopes."""
+    make_folder(results)
+    known = {study.name: Results(results / f"{study.name}.json") for study in studies}
+    if run:
+        todo = [(p, known[s.name]) for s in studies for p in s.points() if known[s.name].of(p) is None]
+        with LiveTotal(console, {point.label: point.work for point, _ in todo}) as live:
+            scaling.perform(todo, live)
+    found = {study.name: scaling.rows(study, known[study.name]) for study in studies}
+    if not any(rows for lines in found.values() for rows in lines.values()):
+        console.print(f"{picture.name}: no runs yet", highlight=False)
+        return
+    make_folder(picture.parent)
+    figure = draw([(study, found[study.name]) for study in studies])
+    write_atomically(picture, lambda file: figure.savefig(file, format="png"))
+    console.print(f"wrote {picture}", markup=False, highlight=False, soft_wrap=True)
+    console.print(table([(study, found[study.name]) for study in studies]))
+
+
+def table(found: Sequence[tuple[Study, Measured]]) -> Table:
+    """The slope of every line, within the corollary's K and over all points."""
+    made = Table("study", "line", "points", "slope where K ≤ S^⅓/m", "slope of all", header_style="bold")
+    for study, lines in found:
+        for label, measured in lines.items():
+            inside = scaling.fit([row for row in measured if row.inside])
+            made.add_row(study.title, label, str(len(measured)), slope(inside), slope(scaling.fit(measured)))
+    return made
+
+
+def slope(found: Fit | None) -> str:
+    """The exponent with its confidence interval."""
+    return "–" if found is None else f"{found.slope:.2f} [{found.low:.2f}, {found.high:.2f}]".replace("-", "−")
+
+
+def draw(found: Sequence[tuple[Study, Measured]]) -> Figure:
+    """A column per study: the metric over all gradients taken, and the rounds to a target over workers."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure((WIDTH * len(studies), 2 * HEIGHT + 0.4), dpi=DPI, layout="constrained")
-        grid = figure.subplots(2, len(studies), squeeze=False)
-        for place, (title, measured) in enumerate(studies.items()):
-            _draw_metric(grid[0, place], title, measured)
-            _draw_rounds(grid[1, place], measured)
-        handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper left", ncols=8, frameon=False)
+        figure = Figure((WIDTH * len(found), 2 * HEIGHT + 0.3), dpi=DPI, layout="constrained")
+        grid = figure.subplots(2, len(found), squeeze=False)
+        for place, (study, lines) in enumerate(found):
+            _draw_metric(grid[0, place], study, lines)
+            _draw_rounds(grid[1, place], study, lines)
     return figure
 
 
-def _draw_metric(axes: Axes, title: str, measured: Sequence[Row]) -> None:
-    workers = sorted({row.m for row in measured})
-    colors = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(workers)))
-    for m, color, marker in zip(workers, colors, ("o", *MARKERS) * len(workers), strict=False):
-        line = sorted((row.work, row.mean, min(row.values), max(row.values)) for row in measured if row.m == m)
-        work, mean, low, high = np.array(line).T
-        axes.plot(work, mean, marker=marker, color=color, linewidth=1, markersize=5, label=f"m = {m}")
-        axes.fill_between(work, low, high, color=color, alpha=0.15, linewidth=0)
-    found = fit(list(measured))
-    ends = np.array([min(row.work for row in measured), max(row.work for row in measured)])
-    words = f"slope {found.slope:.2f} [{found.low:.2f}, {found.high:.2f}]"
-    axes.plot(ends, [found.at(end) for end in ends], color=INK, linestyle=(0, (3, 1.5)), linewidth=1, zorder=1)
-    axes.annotate(words, (0.97, 0.95), xycoords="axes fraction", ha="right", va="top", fontsize=9)
+def _draw_metric(axes: Axes, study: Study, lines: Measured) -> None:
+    """Full marks where K is the corollary's or less, hollow ones elsewhere; the law is fitted to the full ones."""
+    for (label, measured), color, shape in zip(lines.items(), COLORS, SHAPES, strict=False):
+        inside, outside = [r for r in measured if r.inside], [r for r in measured if not r.inside]
+        for some, face in ((inside, color), (outside, "none")):
+            work, mean = [row.work for row in some], [row.mean for row in some]
+            axes.scatter(work, mean, s=22, marker=shape, facecolors=face, edgecolors=color, linewidths=1)
+        law = scaling.fit(inside)
+        words = label if law is None else f"{label}: slope {slope(law)}"
+        ends = np.array([min(r.work for r in inside), max(r.work for r in inside)]) if law else np.array([])
+        axes.plot(ends, [law.at(end) for end in ends] if law else [], color=color, marker=shape, markersize=0)
+        axes.plot([], [], color=color, marker=shape, markersize=4.5, linewidth=1.5, label=words)
     axes.set(xscale="log", yscale="log", xlabel="gradients taken by all workers, m S K", ylabel="averaged metric")
-    axes.set_title(title)
+    axes.set_title(study.title)
+    axes.legend(frameon=False, fontsize=8, loc="best")
     axes.tick_params(**TICKS)
 
 
-def _draw_rounds(axes: Axes, measured: Sequence[Row]) -> None:
-    """The target is the median of what was measured, which most numbers of workers cross."""
-    workers = sorted({row.m for row in measured})
-    eps = float(np.median([row.mean for row in measured]))
-    needed = rounds_to(list(measured), eps)
-    if needed:
-        first = min(needed)
-        axes.plot(list(needed), list(needed.values()), "o-", color=INK, label="measured")
-        ideal = [needed[first] * first / m for m in needed]
-        axes.plot(list(needed), ideal, color=INK, linestyle=(0, (1.2, 1.6)), linewidth=1, label="as 1/m")
-        axes.legend(frameon=False)
+def _draw_rounds(axes: Axes, study: Study, lines: Measured) -> None:
+    """The dotted lines fall as 1/m."""
+    eps = study.target or float(np.median([row.mean for rows in lines.values() for row in rows]))
+    for (label, measured), color, shape in zip(lines.items(), COLORS, SHAPES, strict=False):
+        needed = scaling.rounds_to(measured, eps)
+        axes.plot(list(needed), list(needed.values()), marker=shape, color=color, markersize=4.5, label=label)
+        if needed:
+            first = min(needed)
+            ideal = [needed[first] * first / m for m in needed]
+            axes.plot(list(needed), ideal, color=MUTED, linestyle=(0, (1.2, 1.6)), linewidth=1)
+    axes.plot([], [], color=MUTED, linestyle=(0, (1.2, 1.6)), linewidth=1, label="as 1/m")
     axes.set(xscale="log", yscale="log", xlabel="workers m", ylabel="rounds S")
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticks(workers, [str(m) for m in workers])
-    axes.set_title(f"Rounds to a metric of {eps:.2g}")
+    axes.set_xticks(sorted(study.workers), [str(m) for m in sorted(study.workers)])
+    axes.set_title(f"Rounds to a metric of {eps:.2g}", color=INK)
+    axes.legend(frameon=False, fontsize=8, loc="best")
     axes.tick_params(**TICKS)
