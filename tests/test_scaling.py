@@ -24,7 +24,7 @@ rounds = [8, 27]
 seeds = [0, 1]
 scale = 0.05
 problem = { kind = "quadratics", d = 3, sigma = 1.0 }
-topology = { kind = "complete" }
+topology = { kind = "erdos-renyi", p = 1.0 }
 [[lines]]
 label = "corollary"
 [[lines]]
@@ -159,3 +159,9 @@ def test_a_bad_study_is_refused_in_words(path: Path, change: tuple[str, str], me
     path.write_text(STUDY.replace(*change))
     with pytest.raises(ConfigError, match=f"small.toml.*{message}"):
         load_study(path)
+
+
+def test_the_metric_is_taken_at_every_local_step_in_turn(path: Path) -> None:
+    path.write_text("measures = 4\n" + STUDY)
+    strides = {(p.S, p.K): p.stride for p in load_study(path).points()}
+    assert strides == {(8, 1): 2, (8, 2): 5, (27, 1): 6, (27, 2): 13, (27, 3): 20}

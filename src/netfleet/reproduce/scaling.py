@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,8 +63,8 @@ class Study:
     lines: list[Any]
     #: Points of more local steps than this are left out.
     most_steps: int = 1 << 30
-    #: The metric is taken at every so many gradients.
-    stride: int = 1
+    #: The metric is taken at about so many of a run's gradients.
+    measures: int = 1000
     #: The metric to which rounds are counted; 0: the median of what was measured.
     target: float = 0.0
     name: str = ""
@@ -73,9 +74,9 @@ class Study:
             values = getattr(self, key)
             if not values or [v for v in values if not isinstance(v, int) or v < (key != "seeds")]:
                 raise ConfigError(f"{key} must be a list of whole numbers, got {list(values)}")
-        if not self.scale > 0 or self.stride < 1 or self.target < 0:
-            given = f"scale = {self.scale}, stride = {self.stride}, target = {self.target}"
-            raise ConfigError(f"a study needs scale > 0, stride >= 1 and target >= 0, got {given}")
+        if not self.scale > 0 or self.measures < 1 or self.target < 0:
+            given = f"scale = {self.scale}, measures = {self.measures}, target = {self.target}"
+            raise ConfigError(f"a study needs scale > 0, measures >= 1 and target >= 0, got {given}")
         if not self.lines or [line for line in self.lines if not isinstance(line, Mapping)]:
             raise ConfigError(f"a study needs one or more [[lines]], got {self.lines!r}")
         made = [make(Line, line, "[[lines]]") for line in self.lines]
@@ -111,10 +112,12 @@ class Point(NamedTuple):
     @property
     def experiment(self) -> Experiment:
         """The run as an experiment that is measured at its end only."""
+        base, line = ({key: getattr(of, key) for key in ("topology", "problem")} for of in (self.study, self.line))
+        whole = merged(base, line)
         return experiment(
             {
-                "topology": merged(self.study.topology, self.line.topology) | {"workers": self.m},
-                "problem": merged(self.study.problem, self.line.problem),
+                "topology": whole["topology"] | {"workers": self.m},
+                "problem": whole["problem"],
                 "algorithms": [{"kind": self.line.algorithm, "K": self.K, "eta": self.eta}],
                 "rounds": self.S,
                 "seeds": [self.seed],
@@ -130,7 +133,15 @@ class Point(NamedTuple):
     @property
     def config(self) -> Table:
         """All that the point's number is a function of."""
-        return {"run": self.run.config, "stride": self.study.stride}
+        return {"run": self.run.config, "stride": self.stride}
+
+    @property
+    def stride(self) -> int:
+        """The metric is taken at every so many gradients: all local steps in turn, as it has no divisor with K."""
+        stride = max(1, self.S * self.K // self.study.measures)
+        while math.gcd(stride, self.K) > 1:
+            stride += 1
+        return stride
 
     @property
     def work(self) -> Work:
@@ -216,7 +227,7 @@ def perform(points: Sequence[tuple[Point, Results]], display: Display | None = N
 def averaged_metric(point: Point, display: Display) -> float:
     """The left-hand side of Theorem 1 for one run; infinite if it diverges."""
     built = build_setting(point.experiment, point.seed)
-    watched = Watched(built.problem, point.study.stride)
+    watched = Watched(built.problem, point.stride)
     setting = Setting(built.topology, watched.problem)
     history = run_one(point.experiment, point.run, lambda: setting, None, display, label=point.label)
     return float("inf") if history.diverged else watched.total / watched.count
