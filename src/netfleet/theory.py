@@ -70,6 +70,25 @@ def largest_step(c: Constants, K: int) -> tuple[float, str]:
     return limits[binding], binding
 
 
+class Descent(NamedTuple):
+    """The factors of the terms that the proof of Theorem 1 drops, which it may if none is negative."""
+
+    gradient: float  # C_∇f
+    x: float  # C_x
+    y: float  # C_y
+
+
+def descent(c: Constants, eta: float, K: int) -> Descent:
+    """C_∇f, C_x and C_y as the proof of Theorem 1 defines them."""
+    m, lam, L = c.m, c.lam, c.L
+    gap, a, C = 1 - lam, growth(lam, K), C1(lam, K)
+    return Descent(
+        1 - L * eta - 24 * C * L**2 * K * eta**3 / (gap * m) - 144 * L**2 * K**2 * eta**3 / (gap**2 * m),
+        gap - 24 * C * L**2 * eta**2 / gap - a * m * K * L**2 * eta - 144 * L**2 * eta**2 * K**2 / gap**2,
+        gap - 6 * a * K / (C * gap),
+    )
+
+
 def potential(value: float, x: Tensor, y: Tensor, *, eta: float, K: int, lam: float) -> float:
     """𝔓 = f(x̄) + (1/(m²K)) Σᵢ (‖xᵢ − x̄‖² + C₁η² ‖yᵢ − ȳ‖²), with f(x̄) given."""
     scatter = consensus_error(x.double()) + C1(lam, K) * eta**2 * consensus_error(y.double())
