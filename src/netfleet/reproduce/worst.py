@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import linalg
 from torch import Tensor
 
 from netfleet import theory
@@ -43,8 +42,9 @@ def constants(W: Array, A: Array) -> Constants:
     return Constants(len(W), lam if lam > 1e-12 else 0.0, float(np.abs(A).max())).checked()
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def worst(W: Array, A: Array, K: int, eta: float, doublings: int = 16) -> Worst:
-    """The largest ratios after 1, 2, 4, … rounds."""
+    """The largest ratios after 1, 2, 4, … rounds; infinite where NET-FLEET diverges."""
     c, m, slope = constants(W, A), len(W), float(A.mean())
     system = _System(W, A, K, eta)
     step, noise = system.after  # of the state with the offsets beside it
@@ -55,8 +55,11 @@ def worst(W: Array, A: Array, K: int, eta: float, doublings: int = 16) -> Worst:
     sums, sums_of_sums, power = once, np.zeros_like(once), step  # over s < S: T^sᵀ H T^s, and of these sums; T^S
     found = Worst(0.0, 0.0)
     for S in (2**j for j in range(doublings + 1)):
-        left = begin.T @ sums @ begin
-        start = float(linalg.eigh(left / (S * K), _right(c, slope, eta, K, S), eigvals_only=True)[-1])
+        root = _root_of_right(c, slope, eta, K, S)
+        form = root @ begin.T @ sums @ begin @ root / (S * K)
+        if not np.isfinite([form.max(), form.min(), sums_of_sums.max(), sums_of_sums.min()]).all():
+            return Worst(np.inf, np.inf)
+        start = float(np.linalg.eigvalsh(form)[-1])
         left_noise = np.trace(shaken.T @ sums @ shaken) + np.trace(noise.T @ sums_of_sums @ noise) + S * within
         allowed = theory.bound(c._replace(variance=1.0, spread=m - 1.0), eta, K, S).total
         found = Worst(max(found.start, start), max(found.noise, float(left_noise) / (S * K) / allowed))
@@ -155,12 +158,12 @@ def climb(rng: np.random.Generator, starts: int = 30, steps: int = 300) -> Case:
     return case
 
 
-def _right(c: Constants, slope: float, eta: float, K: int, S: int) -> Array:
-    """Theorem 1's right-hand side without noise as a form in the offsets: f(0) − f* = c̄²/(2Ā), and the spread of y⁰."""
+def _root_of_right(c: Constants, slope: float, eta: float, K: int, S: int) -> Array:
+    """R^(−½) of Theorem 1's right-hand side cᵀRc without noise: f(0) − f* = c̄²/(2Ā), and y⁰ has the spread of c."""
     gap = theory.bound(c._replace(gap=1.0), eta, K, S).total / (2 * slope)
     spread = theory.bound(c._replace(spread=1.0), eta, K, S).total
     ones = np.ones((c.m, c.m)) / c.m
-    return gap * ones / c.m + spread * (np.eye(c.m) - ones)
+    return np.asarray(ones / np.sqrt(gap / c.m) + (np.eye(c.m) - ones) / np.sqrt(spread))
 
 
 class _Map(NamedTuple):

@@ -1,0 +1,139 @@
+"""Fills docs/theory.md: python docs/make_theory.py [measure]; `measure` searches for counterexamples anew (minutes)."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+import netfleet as nf
+from netfleet import theory
+from netfleet.report.plots import DPI, INK, MARKERS, OTHERS, OURS, STYLE, TICKS
+from netfleet.reproduce import scaling, speedup
+from netfleet.reproduce.worst import climb, constants, worst
+
+ROOT = Path(__file__).parents[1]
+PAGE, RESULTS, PICTURE = (ROOT / "docs" / name for name in ("theory.md", "theory.json", "theory.png"))
+CLIMBS, STARTS, STEPS = 60, 30, 300
+GRAPHS, WORKERS, LOCAL_STEPS = ("complete", "ring"), 8, (1, 4, 16)
+FACTORS = np.geomspace(1, 1e4, 41)
+
+
+def measure() -> dict[str, Any]:
+    """What the search finds, and how far beyond the admissible step size the inequality goes on to hold."""
+    rng = np.random.default_rng(0)
+    found = [climb(rng, STARTS, STEPS) for _ in range(CLIMBS)]
+    case = max(found, key=lambda case: case.ratio())
+    sides = [worst(one.W, one.A, one.K, one.eta) for one in found]
+    best = {"m": len(case.A), "K": case.K, "A": case.A.round(4).tolist(), "W": case.W.round(4).tolist()}
+    return {
+        "cases": CLIMBS * (STARTS + STEPS),
+        "start": max(side.start for side in sides),
+        "noise": max(side.noise for side in sides),
+        "worst": best | {"eta": case.eta},
+        "curves": {f"{graph}, K = {K}": curve(graph, K) for graph in GRAPHS for K in LOCAL_STEPS},
+    }
+
+
+def curve(graph: str, K: int) -> dict[str, Any]:
+    """The worst ratio of some functions with L = 1 over the step size, in units of the largest admissible one."""
+    rng = np.random.default_rng(1)
+    W = nf.make_topology(graph, workers=WORKERS).W().toarray()
+    drawn = [rng.uniform(-1, 1, WORKERS) for _ in range(40)]
+    functions = [np.ones(WORKERS)] + [A / np.abs(A).max() for A in drawn if A.mean() > 0.05]
+    largest, binds = theory.largest_step(constants(W, functions[0]), K)
+    ratios = [max(worst(W, A, K, factor * largest).ratio for A in functions) for factor in FACTORS]
+    return {"largest": largest, "binds": binds, "ratios": [float(f"{min(r, 1e6):.4g}") for r in ratios]}
+
+
+def crossing(ratios: list[float]) -> float:
+    """The factor from which on the inequality fails."""
+    fails = [factor for factor, ratio in zip(FACTORS, ratios, strict=True) if not ratio <= 1]
+    return float(min(fails, default=np.inf))
+
+
+def search(results: dict[str, Any]) -> str:
+    """What the search found, in words and a table."""
+    case = results["worst"]
+    lines = [
+        f"{results['cases']:,} cases, climbing to the worst from {CLIMBS} starts: the largest ratio of both sides is "
+        f"**{results['start']:.3f}** without noise and {results['noise']:.3f} for the noise alone. The worst case has "
+        f"m = {case['m']}, K = {case['K']}, η = {case['eta']:.3g} and curvatures {case['A']}.",
+        "",
+        "| graph, 8 workers, L = 1 | largest admissible η | what binds it | the inequality fails from |",
+        "| --- | --- | --- | --- |",
+    ]
+    for label, one in results["curves"].items():
+        lines.append(f"| {label} | {one['largest']:.2g} | {one['binds']} | {crossing(one['ratios']):.0f} times that |")
+    return "\n".join(lines)
+
+
+def draw(results: dict[str, Any]) -> Figure:
+    """Left over right-hand side by step size."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure((7.2, 3.6), dpi=DPI, layout="constrained")
+        axes = figure.add_subplot()
+        for (label, one), color, marker in zip(
+            results["curves"].items(), (OURS, *OTHERS), ("o", *MARKERS), strict=False
+        ):
+            ratios = np.array(one["ratios"])
+            shown = ratios < 20
+            axes.plot(
+                FACTORS[shown], ratios[shown], color=color, marker=marker, markersize=4, linewidth=1.2, label=label
+            )
+        axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (3, 1.5)))
+        axes.set(xscale="log", yscale="log", xlabel="step size over the largest that Theorem 1 admits")
+        axes.set_ylabel("left over right-hand side")
+        axes.set_title("Theorem 1 at its worst: 8 workers, quadratics with L = 1")
+        axes.tick_params(**TICKS)
+        figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+def graphs() -> str:
+    """What λ does to the admissible step size and to the bound, for one problem."""
+    lines = [
+        "| graph, 16 workers | λ | largest admissible η | what binds it | rounds until Theorem 1 promises 1 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for kind in ("complete", "hypercube", "erdos-renyi", "torus", "ring"):
+        lam = nf.make_topology(kind, workers=16).lam
+        c = theory.Constants(16, lam, L=1.0, variance=1.0, gap=1.0, spread=16.0)
+        largest, binds = theory.largest_step(c, 4)
+        rounds = theory.rounds_to(c, 1.0, 4)
+        lines.append(f"| {kind} | {lam:.3f} | {largest:.2g} | {binds} | {rounds:,} |")
+    return "\n".join(lines)
+
+
+def slopes() -> str:
+    """The fitted exponents of the studies in reproduce/speedup."""
+    lines = ["| study | | points | slope where K ≤ S^⅓/m | slope of all |", "| --- | --- | --- | --- | --- |"]
+    for study in speedup.find(ROOT / "reproduce"):
+        known = scaling.Results(ROOT / "reproduce" / speedup.NAME / f"{study.name}.json")
+        for label, rows in scaling.rows(study, known).items():
+            inside = speedup.slope(scaling.fit([row for row in rows if row.inside]))
+            lines.append(f"| {study.title} | {label} | {len(rows)} | {inside} | {speedup.slope(scaling.fit(rows))} |")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The page with its marked parts made anew."""
+    text = PAGE.read_text(encoding="utf-8")
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for name, made in (("search", search(results)), ("graphs", graphs()), ("slopes", slopes())):
+        new = f"<!-- {name} -->\n{made}\n<!-- end -->"
+        text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, new=new: new, text, flags=re.DOTALL)
+    return text
+
+
+if __name__ == "__main__":
+    if "measure" in sys.argv[1:]:
+        RESULTS.write_text(json.dumps(measure(), indent=1) + "\n", encoding="utf-8")
+    draw(json.loads(RESULTS.read_text(encoding="utf-8"))).savefig(PICTURE)
+    PAGE.write_text(page(), encoding="utf-8")
