@@ -35,8 +35,9 @@ bench: $(VENV)/.installed
 
 # Draws the paper's figures and fills the pages from the committed results; runs nothing.
 figures: $(VENV)/.installed
-	$(BIN)/netfleet reproduce all --draw
+	$(BIN)/netfleet reproduce all speedup --draw
 	$(BIN)/python docs/make_reproduction.py
+	$(BIN)/python docs/make_theory.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
