@@ -33,8 +33,8 @@ def draw(panels: Sequence[Panel], store: Store) -> Figure:
     """One column per panel and one row per axis; a lone panel has its axes side by side, many panels two a row."""
     columns = [_column(panel, store) for panel in panels]
     rows = [list(row) for row in zip(*columns, strict=True)] if len(columns) > 1 else columns
-    if len(panels) > 2:
-        rows = [row[i : i + 2] for row in rows for i in range(0, len(row), 2)]
+    most = 2 if len(panels) > 1 else max(2, len(panels[0].axes))
+    rows = [row[i : i + most] for row in rows for i in range(0, len(row), most)]
     return draw_panels(rows, (WIDTH * max(map(len, rows)), HEIGHT), share_y=True)
 
 
