@@ -93,7 +93,7 @@ def test_climbing_finds_worse_cases_and_none_that_breaks_theorem_1() -> None:
 @settings(max_examples=100, deadline=None)
 def test_the_potential_falls_from_every_state(seed: int) -> None:
     case = drawn(np.random.default_rng(seed))
-    assert case.A.mean() <= 0 or least_descent(case.W, case.A, case.K, case.eta) >= -1e-10
+    assert case.A.mean() <= 0 or least_descent(case.W, case.A, case.K, case.eta) >= -1e-12
 
 
 def test_the_potential_need_not_fall_with_a_large_step_size() -> None:
@@ -109,7 +109,7 @@ def test_the_printed_conditions_do_not_give_what_the_proof_takes_from_them() -> 
     A = np.full(10, c.L)
     assert constants(W, A) == pytest.approx(c)
     assert worst(W, A, K, eta).ratio < 1  # yet the theorem holds here,
-    assert least_descent(W, A, K, eta) > -1e-10  # and the potential falls
+    assert least_descent(W, A, K, eta) > -1e-12  # and the potential falls
 
 
 @given(m=st.integers(2, 1000), lam=st.floats(0, 0.999), L=st.floats(1e-4, 1e3), K=st.integers(1, 1000))

@@ -80,8 +80,8 @@ def _metric(x: Array, slope: float, L: float, *, offsets: bool = True) -> Array:
 def least_descent(W: Array, A: Array, K: int, eta: float) -> float:
     """The least that 𝔓 falls in a round beyond (η/2) Σₖ metric, without noise, over all states that tracking allows.
 
-    A state is any x, offsets c and spread of y, with g = Ax + c and ȳ = ḡ; the result is a share of the largest
-    (eigenvalues of a quadratic form), so what is negative by rounding only counts as none.
+    A state is any x around x̄ = 0, offsets c and y with g = Ax + c and ȳ = ḡ. The result is the least eigenvalue of a
+    quadratic form, with every variable scaled so that its own term is 1 in magnitude.
     """
     c, m, slope = constants(W, A), len(W), float(A.mean())
     system = _System(W, A, K, eta)
@@ -93,18 +93,15 @@ def least_descent(W: Array, A: Array, K: int, eta: float) -> float:
     potential += np.kron(weights, centre)
     falls = potential - step.T @ potential @ step
     falls -= eta / 2 * sum(_metric(x.state, slope, c.L) for x in system.models)
-    none, each = np.zeros((m, m)), np.eye(m)
-    gradient = np.hstack([np.diag(A), none, each])  # of x, the spread of y, c
-    states = np.vstack(
-        [
-            np.hstack([each, none, none]),
-            gradient - centre @ gradient + np.hstack([none, centre, none]),
-            gradient,
-            np.hstack([none, none, each]),
-        ]
-    )
-    values = np.linalg.eigvalsh(states.T @ falls @ states)
-    return float(values[0] / np.abs(values).max())
+    apart = np.linalg.svd(centre)[0][:, : m - 1]  # what is around a mean of 0, in m − 1 variables
+    x = np.hstack([apart, np.zeros((m, 2 * m - 1))])
+    offset = np.hstack([np.zeros((m, 2 * m - 2)), np.eye(m)])
+    g = A[:, None] * x + offset
+    y = g.mean(0) + np.hstack([np.zeros((m, m - 1)), apart, np.zeros((m, m))])
+    states = np.vstack([x, y, g, offset])
+    form = states.T @ falls @ states
+    scale = np.sqrt(np.abs(form.diagonal()))
+    return float(np.linalg.eigvalsh(form / np.outer(scale, scale))[0])
 
 
 class Case(NamedTuple):
