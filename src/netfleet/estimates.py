@@ -79,7 +79,7 @@ def variance(problem: Problem, x: Tensor | None = None, draws: int = 32) -> Esti
 def heterogeneity(problem: Problem, x: Tensor | None = None) -> Estimate:
     """ζ² = (1/m) Σᵢ ‖∇fᵢ(x) − ∇f(x)‖² at a point."""
     point = (problem.start() if x is None else x).repeat(len(problem.workers), 1)
-    return Estimate(consensus_error(problem.full_grad(point).double()).item(), how="at x⁰, exact")
+    return Estimate(consensus_error(problem.full_grad(point)).item(), how="at x⁰, exact")
 
 
 def gap(problem: Problem, x: Tensor | None = None) -> Estimate:

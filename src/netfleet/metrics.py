@@ -12,23 +12,34 @@ from netfleet.problems.base import Problem
 Record = dict[str, Any]
 
 
+_BLOCK = 1 << 18  # parameters that are taken at a time: large models would need several copies in float64
+
+
 def consensus_error(x: Tensor) -> Tensor:
-    """(1/m) Σᵢ ‖xᵢ − x̄‖², the second term of eq. (4)."""
-    return (x - x.mean(dim=0)).square().sum() / len(x)
+    """(1/m) Σᵢ ‖xᵢ − x̄‖², the second term of eq. (4), in float64 (on the CPU: some accelerators have none)."""
+    parts = (part.cpu().double() for part in torch.split(x, _BLOCK, dim=1))
+    return torch.stack([(part - part.mean(dim=0)).square().sum() for part in parts]).sum() / len(x)
 
 
 def tracking_error(state: Any) -> Tensor | None:
     """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
     names = set(state._fields)
     if "c" in names:
-        gap: Tensor = state.c.cpu().double()
+        pair: tuple[Tensor, ...] = (state.c,)
     elif "v_i" in names:
-        gap = state.v.cpu().double() - state.v_i.cpu().double()
+        pair = (state.v, state.v_i)
     elif "y" in names and names & {"g", "u"}:
-        gap = state.y.cpu().double() - (state.g if "g" in names else state.u).cpu().double()
+        pair = (state.y, state.g if "g" in names else state.u)
     else:
         return None
-    return gap.sum(dim=0).norm()  # type: ignore[no-any-return]
+    blocks = zip(*(torch.split(vector, _BLOCK, dim=1) for vector in pair), strict=True)
+    total = torch.cat([_difference(*block).sum(dim=0) for block in blocks])
+    return total.norm()  # type: ignore[no-any-return]
+
+
+def _difference(first: Tensor, second: Tensor | None = None) -> Tensor:
+    gap = first.cpu().double()
+    return gap if second is None else gap - second.cpu().double()
 
 
 def measure(
@@ -51,7 +62,7 @@ def measure(
     record = _scores(problem, mean, buffers, test_samples)
     if full:
         record |= _worker_scores(problem, x, buffers, worker_test_samples)
-    consensus = consensus_error(x.cpu().double())  # some accelerators have no float64
+    consensus = consensus_error(x)
     record["consensus_error"] = consensus.item()
     if full and gradient:
         value, slope = problem.objective(mean, gradient_samples)

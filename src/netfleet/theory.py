@@ -91,13 +91,13 @@ def descent(c: Constants, eta: float, K: int) -> Descent:
 
 def potential(value: float, x: Tensor, y: Tensor, *, eta: float, K: int, lam: float) -> float:
     """𝔓 = f(x̄) + (1/(m²K)) Σᵢ (‖xᵢ − x̄‖² + C₁η² ‖yᵢ − ȳ‖²), with f(x̄) given."""
-    scatter = consensus_error(x.double()) + C1(lam, K) * eta**2 * consensus_error(y.double())
+    scatter = consensus_error(x) + C1(lam, K) * eta**2 * consensus_error(y)
     return value + scatter.item() / (len(x) * K)
 
 
 def metric(slope: Tensor, x: Tensor, L: float) -> float:
     """‖∇f(x̄)‖² + (L²/m) Σᵢ ‖xᵢ − x̄‖², what Theorem 1 bounds the mean of, with ∇f(x̄) given."""
-    return (slope.double().square().sum() + L**2 * consensus_error(x.double())).item()
+    return (slope.double().square().sum() + L**2 * consensus_error(x)).item()
 
 
 class Bound(NamedTuple):
