@@ -116,10 +116,10 @@ def slopes() -> str:
     lines = ["| study | | points | slope where K ≤ S^⅓/m | slope of all |", "| --- | --- | --- | --- | --- |"]
     for study in speedup.find(ROOT / "reproduce"):
         known = scaling.Results(ROOT / "reproduce" / speedup.NAME / f"{study.name}.json")
-        for label, rows in scaling.rows(study, known).items():
+        for label, rows in (pair for pair in scaling.rows(study, known).items() if pair[1]):
             inside = speedup.slope(scaling.fit([row for row in rows if row.inside]))
             lines.append(f"| {study.title} | {label} | {len(rows)} | {inside} | {speedup.slope(scaling.fit(rows))} |")
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > 2 else "Not run yet."
 
 
 def page() -> str:
