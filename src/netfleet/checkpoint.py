@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import safetensors
-import safetensors.torch
 import torch
+from torch import Tensor
 
 from netfleet.engines.loop import Snapshot
 from netfleet.errors import CheckpointError
 
 _BUFFERS = "buffers"
 _NETWORK = "network/"
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 _COUNTERS = ("t", "bytes", "samples", "seconds")
 
 
@@ -41,11 +52,27 @@ def save(path: Path, snapshot: Snapshot, run_hash: str) -> None:
     if snapshot.buffers is not None:
         tensors[_BUFFERS] = snapshot.buffers
     tensors |= {f"{_NETWORK}{name}": values for name, values in snapshot.network.items()}
-    # State fields may share memory (y = g after the first gradient), which the format refuses: store copies.
-    tensors = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
     counters = {name: getattr(snapshot, name) for name in _COUNTERS}
-    content = safetensors.torch.save(tensors, {"run": run_hash, "counters": json.dumps(counters)})
-    write_atomically(path, lambda file: file.write(content))
+    metadata = {"run": run_hash, "counters": json.dumps(counters)}
+    write_atomically(path, lambda file: _write(file, tensors, metadata))
+
+
+def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """The safetensors format, one tensor after the other: the library's own writer needs the state three times more.
+
+    Tensors may share memory (y = g after the first gradient); each is written in full.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, values in tensors.items():
+        begin, end = end, end + values.numel() * values.element_size()
+        header[name] = {"dtype": _DTYPES[values.dtype], "shape": list(values.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(struct.pack("<Q", len(text)) + text)
+    for values in tensors.values():
+        flat = values.detach().cpu().contiguous().flatten()
+        file.write(flat.view(torch.uint8).numpy().data)
 
 
 def reached(path: Path) -> int:
