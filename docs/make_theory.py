@@ -113,13 +113,11 @@ def graphs() -> str:
 
 def slopes() -> str:
     """The fitted exponents of the studies in reproduce/speedup."""
-    lines = ["| study | | points | slope where K ≤ S^⅓/m | slope of all |", "| --- | --- | --- | --- | --- |"]
-    for study in speedup.find(ROOT / "reproduce"):
-        known = scaling.Results(ROOT / "reproduce" / speedup.NAME / f"{study.name}.json")
-        for label, rows in (pair for pair in scaling.rows(study, known).items() if pair[1]):
-            inside = speedup.slope(scaling.fit([row for row in rows if row.inside]))
-            lines.append(f"| {study.title} | {label} | {len(rows)} | {inside} | {speedup.slope(scaling.fit(rows))} |")
-    return "\n".join(lines) if len(lines) > 2 else "Not run yet."
+    folder = ROOT / "reproduce"
+    studies = speedup.find(folder)
+    found = [(s, scaling.rows(s, scaling.Results(folder / speedup.NAME / f"{s.name}.json"))) for s in studies]
+    rows = [speedup.HEADINGS, ("---",) * len(speedup.HEADINGS), *speedup.slopes(found)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) if len(rows) > 2 else "Not run yet."
 
 
 def page() -> str:

@@ -87,8 +87,9 @@ def test_points_are_kept_and_not_made_again(
 
 
 def test_the_command_says_what_it_does_not_take(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "speedup", "--verify", "2", "--from", str(path.parent.parent)]) == 2
-    assert "--scale, --seeds and --draw only" in capsys.readouterr().err
+    for option in (["--verify", "2"], ["--threads", "1"]):
+        assert main(["reproduce", "speedup", *option, "--from", str(path.parent.parent)]) == 2
+        assert "--scale, --seeds and --draw only" in capsys.readouterr().err
     assert main(["reproduce", "speedup", "--from", str(path.parent)]) == 2
     assert "no studies" in capsys.readouterr().err
     assert main(["reproduce", "speedup", "--draw", "--from", str(path.parent.parent)]) == 0

@@ -401,7 +401,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     engine = {key: v for key in ("device", "threads") if (v := getattr(options, key)) is not None}
     scale, rounds, seeds = options.scale, options.rounds, options.seeds
     where = command.places(options.source, scale, rounds, seeds, options.out, options.work)
-    if speedup.NAME in options.names and (options.verify is not None or rounds is not None or options.curve):
+    if speedup.NAME in options.names and (options.verify is not None or rounds is not None or options.curve or engine):
         raise ConfigError(f"{speedup.NAME} takes --scale, --seeds and --draw only")
     names = [name for name in options.names if name != speedup.NAME]
     panels = command.selected(options.source, names, scale, rounds, seeds, **engine) if names else []

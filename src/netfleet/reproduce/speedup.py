@@ -25,6 +25,7 @@ from netfleet.reproduce.store import make_folder
 
 #: The studies' folder beside the panels, their name on the command line, and that of their picture.
 NAME = "speedup"
+HEADINGS = ("study", "line", "points", "slope where K ≤ S^⅓/m", "slope of all")
 WIDTH, HEIGHT = 4.8, 3.5
 COLORS = (OURS, *OTHERS)
 SHAPES = ("o", *MARKERS)
@@ -67,13 +68,25 @@ def reproduce(studies: Sequence[Study], results: Path, picture: Path, console: C
 
 
 def table(found: Sequence[tuple[Study, Measured]]) -> Table:
-    """The slope of every line, within the corollary's K and over all points."""
-    made = Table("study", "line", "points", "slope where K ≤ S^⅓/m", "slope of all", header_style="bold")
-    for study, lines in found:
-        for label, measured in lines.items():
-            inside = scaling.fit([row for row in measured if row.inside])
-            made.add_row(study.title, label, str(len(measured)), slope(inside), slope(scaling.fit(measured)))
+    """The slopes, for the terminal."""
+    made = Table(*HEADINGS, header_style="bold")
+    for row in slopes(found):
+        made.add_row(*row)
     return made
+
+
+def slopes(found: Sequence[tuple[Study, Measured]]) -> list[tuple[str, ...]]:
+    """Under HEADINGS, every line that has points: its slope within the corollary's K and over all of them."""
+    return [
+        (study.title, label, str(len(measured)), slope(scaling.fit(_inside(measured))), slope(scaling.fit(measured)))
+        for study, lines in found
+        for label, measured in lines.items()
+        if measured
+    ]
+
+
+def _inside(measured: Sequence[Row]) -> list[Row]:
+    return [row for row in measured if row.inside]
 
 
 def slope(found: Fit | None) -> str:
@@ -95,7 +108,7 @@ def draw(found: Sequence[tuple[Study, Measured]]) -> Figure:
 def _draw_metric(axes: Axes, study: Study, lines: Measured) -> None:
     """Full marks where K is the corollary's or less, hollow ones elsewhere; the law is fitted to the full ones."""
     for (label, measured), color, shape in zip(lines.items(), COLORS, SHAPES, strict=False):
-        inside, outside = [r for r in measured if r.inside], [r for r in measured if not r.inside]
+        inside, outside = _inside(measured), [row for row in measured if not row.inside]
         for some, face in ((inside, color), (outside, "none")):
             work, mean = [row.work for row in some], [row.mean for row in some]
             axes.scatter(work, mean, s=22, marker=shape, facecolors=face, edgecolors=color, linewidths=1)
