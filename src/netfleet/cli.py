@@ -30,8 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"netfleet: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("netfleet: interrupted", file=sys.stderr)
-        return 130
+        return _interrupted()
+
+
+def _interrupted(what_next: str = "") -> int:
+    print("netfleet: interrupted" + (f"; {what_next}" if what_next else ""), file=sys.stderr)
+    return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -226,8 +230,7 @@ def _run(options: argparse.Namespace) -> int:
         again = ["netfleet", "run", *([options.file] if options.file else [])]
         again += [word for override in overrides for word in ("--set", override)]
         command = shlex.join([*again, "--out", str(out), "--resume"])
-        print(f"netfleet: interrupted; what was reached is in {out}. Go on with: {command}", file=sys.stderr)
-        return 130
+        return _interrupted(f"what was reached is in {out}. Go on with: {command}")
     return _report(experiment, histories, out, console)
 
 
@@ -261,8 +264,7 @@ def _tune(options: argparse.Namespace) -> int:
         with Live(console, starts(experiment, grid, halving=options.halving)) as live:
             results = tune(experiment, grid, out, halving=options.halving, display=live)
     except KeyboardInterrupt:
-        print(f"netfleet: interrupted; the same command with --out {out} goes on", file=sys.stderr)
-        return 130
+        return _interrupted(f"the same command with --out {out} goes on")
     return 0 if report_tuning(experiment, grid, results, out, console) else 1
 
 
@@ -271,32 +273,22 @@ def _theory(options: argparse.Namespace) -> int:
 
     _make_importable(options.file)
     from netfleet.checkpoint import write_atomically
-    from netfleet.compression import make_algorithm
     from netfleet.config import load_experiment
-    from netfleet.estimates import survey
-    from netfleet.experiment import build_setting, run_experiment
+    from netfleet.experiment import run_experiment
     from netfleet.progress import Live
-    from netfleet.report import theory as report
+    from netfleet.report.theory import draw_theory, explain
 
     experiment, console = load_experiment(options.file, options.set), Console()
-    setting = build_setting(experiment, experiment.seeds[0])
-    with console.status("estimating L, σ² and ζ²"):
-        found = survey(setting.problem)
-    constants = found.constants(setting.topology.m, setting.topology.lam)
-    runs = experiment.runs()[: len(experiment.algorithms)]
-    predictions = [
-        report.predict(run.label, make_algorithm(run.config["algorithm"]), constants, experiment.rounds) for run in runs
-    ]
-    console.print(report.constants_table(found, constants))
-    console.print(report.predictions_table(predictions, experiment.rounds))
-    for sentence, warning in report.notes(predictions, constants.m, experiment.rounds):
-        console.print(sentence, style="yellow" if warning else "", highlight=False, soft_wrap=True)
+    constants, predictions = explain(experiment, console)
     if options.only:
         return 0
     out = options.out or Path("runs") / f"theory-{_slug(experiment.name)}-{experiment.hash[:8]}"
-    with Live(console, len(experiment.runs())) as live:
-        histories = run_experiment(experiment, out, resume=True, display=live)
-    picture = report.draw_theory(histories, predictions, constants.L)
+    try:
+        with Live(console, len(experiment.runs())) as live:
+            histories = run_experiment(experiment, out, resume=True, display=live)
+    except KeyboardInterrupt:
+        return _interrupted(f"the same command with --out {out} goes on")
+    picture = draw_theory(histories, predictions, constants.L)
     write_atomically(out / "theory.png", lambda file: picture.savefig(file, format="png"))
     console.print(f"wrote {out / 'theory.png'}", markup=False, highlight=False, soft_wrap=True)
     return 1 if any(history.diverged for history in histories) else 0
@@ -415,8 +407,7 @@ def _reproduce(options: argparse.Namespace) -> int:
             folder = (options.out or options.source) / speedup.NAME
             speedup.reproduce(studies, folder, where.pictures / "speedup.png", console, run=not options.draw)
     except KeyboardInterrupt:
-        print(f"netfleet: interrupted; the same command goes on from what is in {where.work}", file=sys.stderr)
-        return 130
+        return _interrupted("what was reached is kept; the same command goes on")
     return 0
 
 

@@ -16,12 +16,17 @@ from netfleet.algorithms.fedavg import FedAvg
 from netfleet.algorithms.generalized_fedavg import GeneralizedFedAvg
 from netfleet.algorithms.gt_sgd import GTSGD
 from netfleet.algorithms.net_fleet import NetFleet
-from netfleet.estimates import Estimate, Survey
+from netfleet.compression import make_algorithm
+from netfleet.estimates import Estimate, Survey, survey
+from netfleet.experiment import build_setting
 from netfleet.report.plots import DPI, STYLE, TICKS, band, group, looks
 from netfleet.theory import Constants
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from netfleet.algorithms import Algorithm
+    from netfleet.config import Experiment
     from netfleet.history import History
 
 PLACES = 60  # points of a predicted curve
@@ -51,6 +56,21 @@ class Prediction(NamedTuple):
         if self.admissible:
             return f"{self.label}: η = {self.eta:.4g} is below {limit}"
         return f"{self.label}: η = {self.eta:.4g} is {self.eta / self.largest:,.0f} times {limit}"
+
+
+def explain(experiment: Experiment, console: Console) -> tuple[Constants, list[Prediction]]:
+    """Find the constants of an experiment's first seed and print what the theorems say of its methods."""
+    setting = build_setting(experiment, experiment.seeds[0])
+    with console.status("estimating L, σ² and ζ²"):
+        found = survey(setting.problem)
+    c, rounds = found.constants(setting.topology.m, setting.topology.lam), experiment.rounds
+    runs = experiment.runs()[: len(experiment.algorithms)]
+    predictions = [predict(run.label, make_algorithm(run.config["algorithm"]), c, rounds) for run in runs]
+    console.print(constants_table(found, c))
+    console.print(predictions_table(predictions, rounds))
+    for sentence, warning in notes(predictions, c.m, rounds):
+        console.print(sentence, style="yellow" if warning else "", highlight=False, soft_wrap=True)
+    return c, predictions
 
 
 def predict(label: str, algorithm: Algorithm, c: Constants, rounds: int) -> Prediction:

@@ -119,8 +119,7 @@ def _draw_metric(axes: Axes, study: Study, lines: Measured) -> None:
         axes.plot([], [], color=color, marker=shape, markersize=4.5, linewidth=1.5, label=words)
     axes.set(xscale="log", yscale="log", xlabel="gradients taken by all workers, m S K", ylabel="averaged metric")
     axes.set_title(study.title)
-    axes.legend(frameon=False, fontsize=8, loc="best")
-    axes.tick_params(**TICKS)
+    _below(axes)
 
 
 def _draw_rounds(axes: Axes, study: Study, lines: Measured) -> None:
@@ -138,5 +137,10 @@ def _draw_rounds(axes: Axes, study: Study, lines: Measured) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(sorted(study.workers), [str(m) for m in sorted(study.workers)])
     axes.set_title(f"Rounds to a metric of {eps:.2g}", color=INK)
-    axes.legend(frameon=False, fontsize=8, loc="best")
+    _below(axes)
+
+
+def _below(axes: Axes) -> None:
+    """The legend goes below the axes, where it covers no point."""
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(-0.02, -0.17))
     axes.tick_params(**TICKS)
