@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,15 @@ def test_a_wrapper_is_its_methods_equal_and_has_its_step_size() -> None:
     assert make_algorithm(spec).step_size(5) == 0.3
     with pytest.raises(ValueError, match="eta"):
         dataclasses.replace(make_algorithm(spec), eta=0.5)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_wrapper_survives_pickling(memory: bool) -> None:
+    compress = {"kind": "quantize", "bits": 4, "gamma": 0.5, "memory": memory}
+    algorithm = make_algorithm({"kind": "net-fleet", "eta": 0.02, "compress": compress})
+    copy = pickle.loads(pickle.dumps(algorithm))
+    assert copy == algorithm
+    assert (copy.step_size(0), copy.State._fields) == (0.02, algorithm.State._fields)  # type: ignore[attr-defined]
 
 
 def test_differences_need_a_graph_that_stays() -> None:

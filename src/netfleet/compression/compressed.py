@@ -18,6 +18,7 @@ loses in rounding would be added to x again in every round.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -69,6 +70,11 @@ class Compressed(Algorithm):
         own |= {name: getattr(self.method, name) for name in ("title", "divides_by_eta", "least_eigenvalue")}
         for name, value in own.items():
             object.__setattr__(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as what it is made of: its State is a class of its own, which no module has."""
+        given = {name: getattr(self, name) for name in ("method", "codec", "gamma", "memory")}
+        return functools.partial(Compressed, **given), ()
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
         nothing = x[:, :0].double()
