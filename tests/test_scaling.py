@@ -86,6 +86,17 @@ def test_points_are_kept_and_not_made_again(
     assert (folder / "figures" / "speedup.png").exists()
 
 
+def test_one_study_can_be_run_by_its_name(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path.with_stem("other").write_text(STUDY)
+    source = ["--from", str(path.parent.parent)]
+    assert main(["reproduce", "speedup-other", *source]) == 0
+    assert len(Results(path.with_name("other.json"))) == 16
+    assert not path.with_suffix(".json").exists()
+    capsys.readouterr()
+    assert main(["reproduce", "speedup-others", *source]) == 2
+    assert "there are speedup (all of them), speedup-other, speedup-small" in capsys.readouterr().err
+
+
 def test_the_command_says_what_it_does_not_take(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for option in (["--verify", "2"], ["--threads", "1"]):
         assert main(["reproduce", "speedup", *option, "--from", str(path.parent.parent)]) == 2

@@ -172,7 +172,7 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         "names",
         nargs="*",
         metavar="NAME",
-        help='a figure ("fig3"), a panel ("fig3b"), "speedup" or "all" (the panels); without, a list of them',
+        help='a figure ("fig3"), a panel ("fig3b"), "speedup" ("speedup-cnn"), "all" (panels); without, a list',
     )
     reproduce.add_argument(
         "--scale",
@@ -393,19 +393,21 @@ def _reproduce(options: argparse.Namespace) -> int:
     engine = {key: v for key in ("device", "threads") if (v := getattr(options, key)) is not None}
     scale, rounds, seeds = options.scale, options.rounds, options.seeds
     where = command.places(options.source, scale, rounds, seeds, options.out, options.work)
-    if speedup.NAME in options.names and (options.verify is not None or rounds is not None or options.curve or engine):
+    studies = speedup.asked(options.names)
+    if studies and (options.verify is not None or rounds is not None or options.curve or engine):
         raise ConfigError(f"{speedup.NAME} takes --scale, --seeds and --draw only")
-    names = [name for name in options.names if name != speedup.NAME]
+    names = [name for name in options.names if name not in studies]
     panels = command.selected(options.source, names, scale, rounds, seeds, **engine) if names else []
     if options.verify is not None:
         return 0 if command.verify(panels, where, options.verify, console, curves=options.curve) else 1
     try:
         if panels:
             command.reproduce(panels, where, console, run=not options.draw, curves=options.curve)
-        if speedup.NAME in options.names:
-            studies = speedup.find(options.source, scale, seeds)
+        if studies:
+            known = speedup.find(options.source, scale, seeds)
+            to_run = speedup.chosen(known, studies)
             folder = (options.out or options.source) / speedup.NAME
-            speedup.reproduce(studies, folder, where.pictures / "speedup.png", console, run=not options.draw)
+            speedup.reproduce(known, [] if options.draw else to_run, folder, where.pictures / "speedup.png", console)
     except KeyboardInterrupt:
         return _interrupted("what was reached is kept; the same command goes on")
     return 0

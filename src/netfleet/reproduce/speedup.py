@@ -33,6 +33,11 @@ SHAPES = ("o", *MARKERS)
 Measured = Mapping[str, Sequence[Row]]
 
 
+def asked(names: Sequence[str]) -> list[str]:
+    """Of the names on the command line those that are meant for here: "speedup" or "speedup-STUDY"."""
+    return [name for name in names if name == NAME or name.startswith(f"{NAME}-")]
+
+
 def find(source: Path, scale: Scale = "full", seeds: int | None = None) -> list[Study]:
     """The studies of a checkout: all numbers of rounds, the first half of them or the first two, and so many seeds."""
     studies = scaling.find_studies(source / NAME)
@@ -48,23 +53,35 @@ def _scaled(study: Study, scale: Scale, seeds: int | None) -> Study:
     return replace(study, rounds=rounds, seeds=chosen, lines=[vars(line) for line in study.lines])
 
 
-def reproduce(studies: Sequence[Study], results: Path, picture: Path, console: Console, *, run: bool = True) -> None:
-    """Make the points that are missing, draw the figure and print the slopes."""
+def chosen(studies: Sequence[Study], names: Sequence[str]) -> list[Study]:
+    """The studies that names ask for."""
+    known = {f"{NAME}-{study.name}": study for study in studies}
+    for name in names:
+        if name != NAME and name not in known:
+            raise ConfigError(f"unknown study {name!r}; there are {NAME} (all of them), {', '.join(known)}")
+    return [study for name, study in known.items() if NAME in names or name in names]
+
+
+def reproduce(
+    studies: Sequence[Study], to_run: Sequence[Study], results: Path, picture: Path, console: Console
+) -> None:
+    """Make the points that are missing of some studies, draw the figure of all and print the slopes."""
     make_folder(results)
     known = {study.name: Results(results / f"{study.name}.json") for study in studies}
-    if run:
-        todo = [(p, known[s.name]) for s in studies for p in s.points() if known[s.name].of(p) is None]
+    todo = [(p, known[s.name]) for s in to_run for p in s.points() if known[s.name].of(p) is None]
+    if todo:
         with LiveTotal(console, {point.label: point.work for point, _ in todo}) as live:
             scaling.perform(todo, live)
-    found = {study.name: scaling.rows(study, known[study.name]) for study in studies}
-    if not any(rows for lines in found.values() for rows in lines.values()):
+    rows = [(study, scaling.rows(study, known[study.name])) for study in studies]
+    found = [(study, lines) for study, lines in rows if any(lines.values())]
+    if not found:
         console.print(f"{picture.name}: no runs yet", highlight=False)
         return
     make_folder(picture.parent)
-    figure = draw([(study, found[study.name]) for study in studies])
+    figure = draw(found)
     write_atomically(picture, lambda file: figure.savefig(file, format="png"))
     console.print(f"wrote {picture}", markup=False, highlight=False, soft_wrap=True)
-    console.print(table([(study, found[study.name]) for study in studies]))
+    console.print(table(found))
 
 
 def table(found: Sequence[tuple[Study, Measured]]) -> Table:
