@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from netfleet import load_experiment, run_experiment
+from netfleet import ConfigError, load_experiment, run_experiment
 from netfleet.cli import main
 from netfleet.config import experiment
 from netfleet.experiment import build_setting
 from netfleet.history import History
 from netfleet.progress import Quiet
 from netfleet.report.tuning import draw_tuning, edge_notes, in_words
-from netfleet.tuning import at_the_edge, best, score, stages, starts, trials, tune
+from netfleet.tuning import Outcome, at_the_edge, best, rounds_to, score, stages, starts, trials, tune
 
 
 def quadratics(**changes: Any) -> Any:
@@ -130,6 +130,30 @@ def test_the_last_tenth_of_the_rounds_counts() -> None:
     assert in_words(-2.0) == "loss 2"
 
 
+def test_a_target_is_reached_at_the_first_record_that_has_it() -> None:
+    assert rounds_to(history(0.1, 0.9, 0.7, 0.95), 0.8) == history(0.1, 0.9).records[1]["round"]
+    assert rounds_to(history(0.1, 0.5), 0.8) is None
+    losses = History({}, records=[{"round": t, "loss": loss} for t, loss in enumerate((2.0, 1.0, -3.0))])
+    assert [rounds_to(losses, target) for target in (2.0, 0.5, -3.0, -3.1)] == [0, 2, 2, None]
+    with pytest.raises(ConfigError, match=r"above 0 and at most 1 \(0.9 for 90 %\), got 90"):
+        rounds_to(history(0.5), 90)
+
+
+def test_with_a_target_the_fastest_is_best(tmp_path: Path) -> None:
+    grid = {"eta": [0.01, 0.05, 0.02]}
+    plain = tune(quadratics(), grid, tmp_path)["plain"]
+    middle = sorted(-o.score for o in plain)[1]
+    aimed = tune(quadratics(), grid, tmp_path, target=middle)["plain"]
+    assert [dict(o.trial.point)["eta"] for o in aimed] == [0.05, 0.02, 0.01]
+    assert aimed[0].reached < aimed[1].reached  # type: ignore[operator]
+    assert aimed[2].reached is None
+    trial = aimed[0].trial
+    slow, fast, never = (Outcome(trial, s, 9, r) for s, r in ((0.99, 8.0), (0.9, 2.0), (1.0, None)))
+    assert sorted([slow, never, fast], key=lambda o: o.rank) == [fast, slow, never]
+    with pytest.raises(ConfigError, match="the target must be a number"):
+        tune(quadratics(), grid, target=math.nan)
+
+
 def test_halving_does_not_change_what_a_run_records(tmp_path: Path) -> None:
     dear = quadratics(evaluation={"every": 2, "full_every": 20})
     trial = tune(dear, {"eta": [0.01, 0.02, 0.05]}, tmp_path, halving=True)["plain"][0].trial
@@ -176,8 +200,9 @@ def test_the_command_writes_an_experiment_that_runs(tmp_path: Path, capsys: Any)
         '[[algorithms]]\nkind = "net-fleet"\nK = 2\n'
     )
     out = tmp_path / "out"
-    assert main(["tune", str(file), "--grid", "eta=0.01,0.05", "--out", str(out)]) == 0
+    assert main(["tune", str(file), "--grid", "eta=0.01,0.05", "--out", str(out), "--target", "1e9"]) == 0
     said = capsys.readouterr().out
+    assert "target after" in said
     assert "eta = 0.05" in said
     assert "at the edge of the grid" in said
     assert (out / "tuned-eta.png").stat().st_size > 1000

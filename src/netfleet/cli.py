@@ -92,6 +92,12 @@ def _add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--halving", action="store_true", help="a few rounds for all, three times as many for the better third, …"
     )
     tune.add_argument(
+        "--target",
+        type=float,
+        metavar="A",
+        help="the best is first at this accuracy (without accuracy: loss), not highest in the end",
+    )
+    tune.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
@@ -262,7 +268,7 @@ def _tune(options: argparse.Namespace) -> int:
     console = Console()
     try:
         with Live(console, starts(experiment, grid, halving=options.halving)) as live:
-            results = tune(experiment, grid, out, halving=options.halving, display=live)
+            results = tune(experiment, grid, out, halving=options.halving, target=options.target, display=live)
     except KeyboardInterrupt:
         return _interrupted(f"the same command with --out {out} goes on")
     return 0 if report_tuning(experiment, grid, results, out, console) else 1

@@ -69,6 +69,13 @@ class Outcome:
     trial: Trial
     score: float
     rounds: int
+    #: The round in which it first had the target, if one was given and all seeds did.
+    reached: float | None = None
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Outcomes in this order are the best first: by the rounds to the target, then by the score."""
+        return (math.inf if self.reached is None else self.reached, -self.score)
 
 
 def trials(experiment: Experiment, grid: Grid = GRID) -> dict[str, list[Trial]]:
@@ -131,12 +138,16 @@ def tune(
     out: Path | None = None,
     *,
     halving: bool = False,
+    target: float | None = None,
     display: Display | None = None,
 ) -> dict[str, list[Outcome]]:
     """Try every method's points and return how they did, the best first.
 
-    With `out`, runs are kept there, and the same command goes on with them after an interruption.
+    The best has the highest score in the end or, with a `target` (an accuracy; a loss where there is none), is there
+    in the fewest rounds. With `out`, runs are kept there, and the same command goes on with them after an interruption.
     """
+    if target is not None and not math.isfinite(target):
+        raise ConfigError(f"the target must be a number (an accuracy such as 0.9, or a loss), got {target}")
     setting = lru_cache(maxsize=len(experiment.seeds))(partial(build_setting, experiment))
     setting(experiment.seeds[0])
     results = {}
@@ -146,11 +157,18 @@ def tune(
         for rounds in stages(experiment.rounds, len(points), experiment.evaluation.every, halving):
             for trial in left:
                 made = [_run(trial, run, rounds, setting, out, display or Quiet()) for run in trial.experiment.runs()]
-                outcomes[trial.label] = Outcome(trial, float(np.mean([score(h) for h in made])), rounds)
-            ranked = sorted((outcomes[trial.label] for trial in left), key=lambda o: -o.score)
+                outcomes[trial.label] = _outcome(trial, made, rounds, target)
+            ranked = sorted((outcomes[trial.label] for trial in left), key=lambda o: o.rank)
             left = [outcome.trial for outcome in ranked[: math.ceil(len(ranked) / FACTOR)]]
-        results[method] = sorted(outcomes.values(), key=lambda o: (-o.rounds, -o.score))
+        results[method] = sorted(outcomes.values(), key=lambda o: (-o.rounds, o.rank))
     return results
+
+
+def _outcome(trial: Trial, made: Sequence[History], rounds: int, target: float | None) -> Outcome:
+    hits = [None if target is None or h.diverged else rounds_to(h, target) for h in made]
+    known = [hit for hit in hits if hit is not None]
+    reached = float(np.mean(known)) if len(known) == len(made) else None
+    return Outcome(trial, float(np.mean([score(h) for h in made])), rounds, reached)
 
 
 def _run(trial: Trial, run: Any, rounds: int, setting: Any, out: Path | None, display: Display) -> History:
@@ -166,8 +184,22 @@ def score(history: History) -> float:
     if history.diverged or not history.records:
         return -math.inf
     since = (1 - LAST) * history.rounds
-    last = [r for r in history.records if r["round"] >= since]
-    return float(np.mean([-r["loss"] if r.get("accuracy") is None else r["accuracy"] for r in last]))
+    return float(np.mean([_quality(r) for r in history.records if r["round"] >= since]))
+
+
+def rounds_to(history: History, target: float) -> int | None:
+    """The first round that was seen with this accuracy or more (this loss or less, where there is no accuracy)."""
+    for record in history:
+        labelled = record.get("accuracy") is not None
+        if labelled and not 0 < target <= 1:
+            raise ConfigError(f"an accuracy to reach is above 0 and at most 1 (0.9 for 90 %), got {target:g}")
+        if _quality(record) >= (target if labelled else -target):
+            return int(record["round"])
+    return None
+
+
+def _quality(record: Mapping[str, Any]) -> float:
+    return float(-record["loss"] if record.get("accuracy") is None else record["accuracy"])
 
 
 def best(experiment: Experiment, results: Mapping[str, Sequence[Outcome]]) -> Experiment:

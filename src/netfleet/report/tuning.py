@@ -43,14 +43,17 @@ def report_tuning(experiment: Experiment, grid: Grid, results: Results, out: Pat
 
 def tuning_table(results: Results, rounds: int) -> Table:
     """Every point that was tried, the best of each method first."""
-    table = Table("method", "parameters", "score", "rounds", "", header_style="bold")
+    aimed = any(outcome.reached is not None for outcomes in results.values() for outcome in outcomes)
+    target = ["target after"] if aimed else []
+    table = Table("method", "parameters", "score", "rounds", *target, "", header_style="bold")
     for method, outcomes in results.items():
         for place, outcome in enumerate(outcomes):
             point = ", ".join(f"{name} = {value:g}" for name, value in outcome.trial.point)
             first = place == 0 and math.isfinite(outcome.score)
             words = "best" if first else "" if outcome.rounds == rounds else "left behind"
             style = "bold" if first else ""
-            table.add_row(method, point, in_words(outcome.score), str(outcome.rounds), words, style=style)
+            after = ["–" if outcome.reached is None else f"{outcome.reached:.0f}"] if aimed else []
+            table.add_row(method, point, in_words(outcome.score), str(outcome.rounds), *after, words, style=style)
         table.add_section()
     return table
 
