@@ -100,8 +100,8 @@ ANSWER = """
 ### Do K-GT and LED beat NET-FLEET?
 
 Here, yes: they bear three times its step size ({kgt[eta]:g} and {led[eta]:g} against {ours[eta]:g}) and are at
-{percent} after {kgt[round]:.0f} and {led[round]:.0f} rounds instead of {ours[round]:.0f}; LED with {led_bytes:.0%} of the bytes.
-NET-FLEET, LU-GT and periodical GT correct with the gradient of one local step, K-GT and LED with the mean over the
+{percent} after {kgt[round]:.0f} and {led[round]:.0f} rounds instead of {ours[round]:.0f}; LED with {led_bytes:.0%} of
+the bytes. NET-FLEET, LU-GT and periodical GT correct with the gradient of one local step, K-GT and LED with the mean over the
 round. That this mean is over K mini-batches is not what decides: with batches of 72, about all that a worker has,
 NET-FLEET's limit is the same:
 
