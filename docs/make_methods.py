@@ -101,9 +101,9 @@ ANSWER = """
 
 Here, yes: they bear three times its step size ({kgt[eta]:g} and {led[eta]:g} against {ours[eta]:g}) and are at
 {percent} after {kgt[round]:.0f} and {led[round]:.0f} rounds instead of {ours[round]:.0f}; LED with {led_bytes:.0%} of
-the bytes. NET-FLEET, LU-GT and periodical GT correct with the gradient of one local step, K-GT and LED with the mean over the
-round. That this mean is over K mini-batches is not what decides: with batches of 72, about all that a worker has,
-NET-FLEET's limit is the same:
+the bytes. NET-FLEET, LU-GT and periodical GT correct with the gradient of one local step, K-GT and LED with the mean
+over the round. That this mean is over K mini-batches is not what decides: with batches of 72, about all that a worker
+has, NET-FLEET bears no more:
 
     netfleet tune examples/methods.toml --grid eta=0.03,0.1,0.3 --target {target} --set problem.batch=72 \\
         --set 'algorithms=[{{kind="net-fleet", K=10}}, {{kind="k-gt", K=10}}]'

@@ -108,6 +108,16 @@ def test_random_bits_are_a_function_of_the_address() -> None:
     assert generator("g", 3).integers(1 << 60) == generator("g", 3).integers(1 << 60)
 
 
+def test_random_bits_stay_what_they_are() -> None:
+    """All stored results rest on them. Words may be Python's or numpy's, and are not written to."""
+    known, place = 15693719465265693902, np.array([9, 8])
+    assert bits("x", 1, -7, 9) == bits("x", np.int64(1), np.asarray(-7), 9) == known
+    assert bits("x", 1, -7, place)[0] == bits("x", np.array([1]), -7, place)[0] == known
+    assert bits("x", np.array([[1]]), np.array([-7]), 9).item() == known
+    assert place.tolist() == [9, 8]
+    assert bits("x", -(1 << 63), (1 << 63) - 1) == bits("x", np.array([-(1 << 63)]), (1 << 63) - 1)
+
+
 def test_random_numbers_have_the_right_moments() -> None:
     n = 100_000
     u, z = uniform("u", np.arange(n)), normal("z", np.arange(n))
