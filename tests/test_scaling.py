@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from netfleet import ConfigError, theory
+from netfleet import ConfigError, randomness, theory
 from netfleet.cli import main
 from netfleet.config import EngineConfig
 from netfleet.experiment import build_problem
 from netfleet.metrics import consensus_error
+from netfleet.problems.synthetic import Quadratics
 from netfleet.progress import Quiet
 from netfleet.reproduce import scaling
 from netfleet.reproduce.scaling import Results, Row, load_study
@@ -76,7 +77,9 @@ def test_points_are_kept_and_not_made_again(
     assert (folder / "work" / "full-1-seeds" / "speedup.png").exists()
     assert main(command) == 0
     assert len(Results(path.with_suffix(".json"))) == 16
-    assert "slope where" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "exponent of m" in said
+    assert "16 runs of NET-FLEET" in said
     monkeypatch.setattr(scaling, "averaged_metric", lambda *_: pytest.fail("made again"))
     assert main(command) == 0
     again = Results(path.with_suffix(".json"))
@@ -134,20 +137,77 @@ def test_the_metric_is_averaged_over_the_steps() -> None:
         assert watched.problem.grad(x, problem.sample(0, 0)).equal(problem.full_grad(x))
     expected = [
         problem.objective(x.mean(0))[1].square().sum() + problem.smoothness**2 * consensus_error(x)  # type: ignore[operator]
-        for x in models[::2]
+        for x in models[1::2]  # the middle of each stretch
     ]
     assert watched.total / watched.count == pytest.approx(np.mean(expected), rel=1e-5)
 
 
-def test_the_fit_finds_a_power_law_and_its_uncertainty() -> None:
+def test_the_fit_tells_workers_from_steps_and_how_far_seeds_differ() -> None:
     rng = np.random.default_rng(0)
-    pairs = [(m, S) for m in (1, 4, 16) for S in (10, 100)]
-    measured = [Row(m, S, 1, 0.1, (3 * (m * S) ** -0.5 * np.exp(0.05 * rng.normal()),)) for m, S in pairs]
-    found = scaling.fit(measured)
+
+    def value(m: int, S: int) -> float:
+        return float(3 * m**-0.3 * S**-0.6 * np.exp(0.02 * rng.normal()))
+
+    pairs = [(m, S) for m in (1, 4, 16) for S in (10, 100, 1000)]
+    found = scaling.fit([Row(m, S, 1, 0.1, (value(m, S), value(m, S), value(m, S))) for m, S in pairs])
     assert found is not None
-    assert found.low < -0.5 < found.high
-    assert found.high - found.low < 0.2
-    assert found.at(100) == pytest.approx(0.3, rel=0.1)
+    for law, exponent in ((found.workers, -0.3), (found.steps, -0.6)):
+        assert law is not None
+        assert abs(law.mean - exponent) < law.half < 0.1  # type: ignore[operator]
+    assert -0.6 < found.work.mean < -0.3
+
+
+def test_a_fit_needs_what_it_tells_apart() -> None:
+    exact = [Row(m, 100, 1, 0.1, (m**-0.5,)) for m in (1, 4, 16, 64)]  # one S only
+    found = scaling.fit(exact)
+    assert found is not None
+    assert (found.workers, found.steps, found.work.half) == (None, None, None)
+    assert found.work.mean == pytest.approx(-0.5)
+    assert found.at(400) == pytest.approx(0.5)
+    assert scaling.fit(exact[:2]) is None
+
+
+def test_rows_inside_the_corollary() -> None:
+    assert Row(4, 512, 2, 0.1, ()).inside()
+    assert not Row(4, 511, 2, 0.1, ()).inside()
+    assert not Row(4, 512, 2, 0.1, ()).inside(16)
+    assert Row(4, 8192, 2, 0.1, ()).inside(16)
+
+
+def test_every_line_reaches_the_target_with_the_fewest_workers() -> None:
+    lines = {
+        name: [Row(m, S, 1, 0.1, (c * S**-0.5,)) for m in (1, 4) for S in (4, 100)] for name, c in (("a", 1), ("b", 2))
+    }
+    assert scaling.reachable(lines) == pytest.approx(0.2)
+    assert scaling.rounds_to(lines["b"], scaling.reachable(lines)) == {1: pytest.approx(100), 4: pytest.approx(100)}
+
+
+def test_runs_stay_below_the_theorem(path: Path) -> None:
+    study, results = load_study(path), Results(path.with_suffix(".json"))
+    scaling.perform([(point, results) for point in study.points()])
+    margin = scaling.margin(study, results)
+    assert margin is not None
+    assert margin.runs == 16
+    assert 0 < margin.ratio < 1
+    point = next(study.points())
+    results.keep(point, 1e9)
+    assert scaling.margin(study, results).ratio > 1e3  # type: ignore[union-attr]
+
+
+def test_noise_drawn_ahead_is_the_noise_of_its_address() -> None:
+    problem = Quadratics(3, d=4, sigma=0.5, seed=2, dtype=torch.float64)
+    x = torch.zeros(3, 4, dtype=torch.float64)
+    for t, k in ((0, 1), (1, 1), (0, 2), (5000, 1), (3, 1)):
+        noise = randomness.normal("noise", 2, np.arange(3)[:, None], t, k, np.arange(4)[None]) * 0.25
+        for f in (problem, problem.at([1])):
+            rows = list(f.workers)
+            assert torch.equal(f.grad(x[rows], f.sample(t, k)), f.full_grad(x[rows]) + torch.from_numpy(noise)[rows])
+
+
+def test_centred_quadratics_have_one_minimum_whatever_their_heterogeneity() -> None:
+    made = [Quadratics(5, d=3, heterogeneity=h, centred=True, seed=1, dtype=torch.float64) for h in (0.0, 50.0)]
+    assert torch.allclose(made[0].optimum, made[1].optimum, atol=1e-10)  # type: ignore[arg-type]
+    assert (made[1].b - made[1].optimum).norm() > 50
 
 
 def test_rounds_to_a_target_are_interpolated() -> None:
@@ -162,6 +222,7 @@ def test_rounds_to_a_target_are_interpolated() -> None:
         (("[1, 3]", "[0, 3]"), "workers must be a list of whole numbers"),
         (("[8, 27]", "[]"), "rounds must be a list"),
         (("0.05", "-1.0"), "scale > 0"),
+        (("seeds", "fixed = 9\nseeds"), "fixed, the rounds that are drawn"),
         (("scale", "scales"), "unknown key 'scales'"),
         (("K = 2", "K = -2"), "lines need K >= 0"),
         ((STUDY[STUDY.index("[[lines]]") :], "lines = []"), "one or more"),
@@ -177,3 +238,9 @@ def test_the_metric_is_taken_at_every_local_step_in_turn(path: Path) -> None:
     path.write_text("measures = 4\n" + STUDY)
     strides = {(p.S, p.K): p.stride for p in load_study(path).points()}
     assert strides == {(8, 1): 2, (8, 2): 5, (27, 1): 6, (27, 2): 13, (27, 3): 20}
+
+
+def test_results_that_cannot_be_read_are_said_so(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text('{"a": 1,')
+    with pytest.raises(ConfigError, match="does not hold a study's results"):
+        Results(tmp_path / "broken.json")

@@ -130,8 +130,8 @@ def corollary_steps(m: int, S: int) -> float:
 
 
 def corollary(m: int, S: int, scale: float = 1.0, K: int | None = None) -> tuple[int, float]:
-    """Corollary 2: K = S^⅓ / m, at least 1, unless given, and η = scale · √(m / (SK))."""
-    K = K or max(1, round(corollary_steps(m, S)))
+    """Corollary 2: K = S^⅓ / m, rounded down and at least 1, unless given, and η = scale · √(m / (SK))."""
+    K = K or max(1, math.floor(corollary_steps(m, S) + 1e-9))
     return K, scale * math.sqrt(m / (S * K))
 
 

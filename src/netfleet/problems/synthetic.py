@@ -17,6 +17,7 @@ from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
 from netfleet.registry import Spec
 
 Array = npt.NDArray[np.float64]
+_DRAWN = 1 << 13  # numbers of noise that are drawn ahead
 
 
 class _Synthetic(Problem):
@@ -70,7 +71,7 @@ class Quadratics(_Synthetic):
 
     A stochastic gradient is exact plus Gaussian noise with E‖noise‖² = `sigma`². x* = (Σ Aᵢ)⁻¹ Σ Aᵢ bᵢ. With `parts`,
     so many functions are dealt out evenly, and each worker has the mean of its own (but for a constant): f is then the
-    same for any number of workers.
+    same for any number of workers. With `centred`, the bᵢ are shifted so that x* does not depend on the heterogeneity.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Quadratics(_Synthetic):
         heterogeneity: float = 1.0,
         sigma: float = 0.0,
         parts: int = 0,
+        centred: bool = False,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
@@ -100,7 +102,10 @@ class Quadratics(_Synthetic):
         spectra = mu + (L - mu) * rng.random((parts, d))
         spectra[:, 0] = L
         A = np.einsum("mij,mj,mkj->mik", bases, spectra, bases)
-        b = heterogeneity * rng.standard_normal((parts, d)) + rng.standard_normal(d)
+        apart, middle = heterogeneity * rng.standard_normal((parts, d)), rng.standard_normal(d)
+        if centred:
+            apart -= np.linalg.solve(A.sum(0), np.einsum("mij,mj->i", A, apart))
+        b = apart + middle
         if parts > workers:
             Ab = np.einsum("mij,mj->mi", A, b).reshape(workers, -1, d).mean(1)
             A = A.reshape(workers, -1, d, d).mean(1)
@@ -108,9 +113,12 @@ class Quadratics(_Synthetic):
         self.optimum = self._tensor(np.linalg.solve(A.sum(0), np.einsum("mij,mj->i", A, b)))
         self.smoothness, self.sigma, self.variance = L, sigma, sigma**2
         self.A, self.b = self._tensor(A), self._tensor(b)
+        self._drawn: dict[int, tuple[int, Tensor]] = {}
 
     def at(self, workers: Sequence[int]) -> Problem:
-        return self._hosting(workers, "A", "b")
+        other = self._hosting(workers, "A", "b")
+        other._drawn = {}  # type: ignore[attr-defined]
+        return other
 
     def sample(self, t: int, k: int) -> Sample:
         return Sample(t, k, len(self.workers))
@@ -118,9 +126,18 @@ class Quadratics(_Synthetic):
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         if self.sigma == 0:
             return self.full_grad(x)
-        ids, place = np.asarray(self.workers)[:, None], np.arange(self.d)[None, :]
-        noise = randomness.normal("noise", self.seed, ids, sample.t, sample.k, place)
-        return self.full_grad(x) + self._tensor(noise * self.sigma / np.sqrt(self.d))
+        return self.full_grad(x) + self._noise(sample.t, sample.k)
+
+    def _noise(self, t: int, k: int) -> Tensor:
+        """The noise of step k, drawn for some rounds at a time: what a draw costs is mostly its call."""
+        first, drawn = self._drawn.get(k, (t, None))
+        if drawn is None or not 0 <= t - first < len(drawn):
+            rounds = t + np.arange(max(1, _DRAWN // (len(self.workers) * self.d)))[:, None, None]
+            ids, place = np.asarray(self.workers)[:, None], np.arange(self.d)[None, :]
+            noise = randomness.normal("noise", self.seed, ids, rounds, k, place)
+            first, drawn = t, self._tensor(noise * self.sigma / np.sqrt(self.d))
+            self._drawn[k] = first, drawn
+        return drawn[t - first]
 
     def full_grad(self, x: Tensor) -> Tensor:
         return torch.einsum("mij,mj->mi", self.A, x - self.b)

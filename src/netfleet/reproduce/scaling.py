@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 from torch import Tensor
 
@@ -31,6 +32,7 @@ from netfleet import theory
 from netfleet.checkpoint import write_atomically
 from netfleet.config import Experiment, RunConfig, Table, config_hash, experiment, make, read_toml
 from netfleet.errors import ConfigError
+from netfleet.estimates import survey
 from netfleet.experiment import Setting, build_setting, run_one
 from netfleet.problems.base import Problem, Sample
 from netfleet.progress import Display, Quiet, Work
@@ -45,6 +47,8 @@ class Line:
     algorithm: str = "net-fleet"
     #: Local steps instead of the corollary's.
     K: int = 0
+    #: The study's unless given.
+    most_steps: int = 0
     problem: Mapping[str, Any] = field(default_factory=dict)
     topology: Mapping[str, Any] = field(default_factory=dict)
 
@@ -61,12 +65,16 @@ class Study:
     scale: float
     seeds: list[Any]
     lines: list[Any]
-    #: Points of more local steps than this are left out.
+    #: Points of more local steps are left out, and of fewer, which have not forgotten where they began.
     most_steps: int = 1 << 30
-    #: The metric is taken at about so many of a run's gradients.
+    least_steps: int = 0
+    #: The metric is taken at about so many of a run's gradients, from so many samples (0: all).
     measures: int = 1000
-    #: The metric to which rounds are counted; 0: the median of what was measured.
+    samples: int = 0
+    #: The metric to which rounds are counted; 0: what the fewest workers reach on every line.
     target: float = 0.0
+    #: Rather than the rounds to a metric, the picture shows the metric after so many rounds.
+    fixed: int = 0
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -74,9 +82,13 @@ class Study:
             values = getattr(self, key)
             if not values or [v for v in values if not isinstance(v, int) or v < (key != "seeds")]:
                 raise ConfigError(f"{key} must be a list of whole numbers, got {list(values)}")
-        if not self.scale > 0 or self.measures < 1 or self.target < 0:
-            given = f"scale = {self.scale}, measures = {self.measures}, target = {self.target}"
-            raise ConfigError(f"a study needs scale > 0, measures >= 1 and target >= 0, got {given}")
+        if not self.scale > 0 or self.measures < 1 or min(self.target, self.samples) < 0:
+            given = (
+                f"scale = {self.scale}, measures = {self.measures}, samples = {self.samples}, target = {self.target}"
+            )
+            raise ConfigError(f"a study needs scale > 0, measures >= 1, samples >= 0 and target >= 0, got {given}")
+        if self.fixed and self.fixed not in self.rounds:
+            raise ConfigError(f"fixed, the rounds that are drawn, must be one of {list(self.rounds)}, got {self.fixed}")
         if not self.lines or [line for line in self.lines if not isinstance(line, Mapping)]:
             raise ConfigError(f"a study needs one or more [[lines]], got {self.lines!r}")
         made = [make(Line, line, "[[lines]]") for line in self.lines]
@@ -90,7 +102,7 @@ class Study:
             for m in sorted(self.workers):
                 for line in self.lines:
                     K, eta = theory.corollary(m, S, self.scale, line.K)
-                    if self.most_steps >= S * K:
+                    if self.least_steps <= S * K <= (line.most_steps or self.most_steps):
                         yield from (Point(self, line, m, S, K, eta, seed) for seed in self.seeds)
 
 
@@ -133,7 +145,7 @@ class Point(NamedTuple):
     @property
     def config(self) -> Table:
         """All that the point's number is a function of."""
-        return {"run": self.run.config, "stride": self.stride}
+        return {"run": self.run.config, "stride": self.stride, "samples": self.study.samples}
 
     @property
     def stride(self) -> int:
@@ -154,7 +166,12 @@ class Results(dict[str, float]):
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        super().__init__(json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
+        try:
+            super().__init__(json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
+        except (ValueError, TypeError) as error:
+            raise ConfigError(
+                f"{path} does not hold a study's results ({error}); delete it to make them again"
+            ) from None
 
     def of(self, point: Point) -> float | None:
         """What was measured; infinite if it diverged."""
@@ -165,6 +182,11 @@ class Results(dict[str, float]):
         self[config_hash(point.config)] = float(f"{value:.6g}")
         text = "{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(self.items())) + "\n}\n"
         write_atomically(self.path, lambda file: file.write(text.encode()))
+
+
+def within(m: int, S: float, K: int, times: float = 1.0) -> bool:
+    """S ≥ times · (mK)³."""
+    return times * (m * K) ** 3 <= S
 
 
 class Row(NamedTuple):
@@ -185,23 +207,35 @@ class Row(NamedTuple):
     def mean(self) -> float:
         return float(np.mean(self.values))
 
-    @property
-    def inside(self) -> bool:
-        """Whether K is at most the corollary's S^⅓/m, to the next whole number."""
-        return theory.corollary_steps(self.m, self.S) >= self.K - 0.5
+    def inside(self, times: float = 1.0) -> bool:
+        """Whether K is at most the corollary's S^⅓/m, that is, S ≥ (mK)³, or so many times that."""
+        return within(self.m, self.S, self.K, times)
+
+
+class Interval(NamedTuple):
+    """A mean over seeds with its 95 % confidence interval (Student's); with one seed there is none."""
+
+    mean: float
+    half: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Interval:
+        n = len(values)
+        half = stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n) if n > 1 else None
+        return cls(float(np.mean(values)), None if half is None else float(half))
 
 
 class Fit(NamedTuple):
-    """A power law through rows: the metric falls as (mSK)^slope."""
+    """Power laws through rows: the metric goes as (mSK)^work, and as m^workers (SK)^steps."""
 
-    slope: float
-    low: float  # of the 95 % confidence interval
-    high: float
+    work: Interval
     factor: float
+    workers: Interval | None  # None where m and SK were not varied independently
+    steps: Interval | None
 
     def at(self, work: float) -> float:
-        """The fitted metric."""
-        return float(self.factor * work**self.slope)
+        """The metric by the law in mSK."""
+        return float(self.factor * work**self.work.mean)
 
 
 def find_studies(folder: Path) -> list[Study]:
@@ -227,7 +261,7 @@ def perform(points: Sequence[tuple[Point, Results]], display: Display | None = N
 def averaged_metric(point: Point, display: Display) -> float:
     """The left-hand side of Theorem 1 for one run; infinite if it diverges."""
     built = build_setting(point.experiment, point.seed)
-    watched = Watched(built.problem, point.stride)
+    watched = Watched(built.problem, point.stride, point.study.samples)
     setting = Setting(built.topology, watched.problem)
     history = run_one(point.experiment, point.run, lambda: setting, None, display, label=point.label)
     return float("inf") if history.diverged else watched.total / watched.count
@@ -236,18 +270,20 @@ def averaged_metric(point: Point, display: Display) -> float:
 class Watched:
     """A problem whose gradients are watched: methods ask for them at x_{s,k}, one after the other.
 
-    Where a problem does not know its L, the metric is taken with L = 1.
+    Every so many of them the metric is taken, in the middle of each stretch. Where a problem does not know its L, it is
+    taken with L = 1.
     """
 
-    def __init__(self, problem: Problem, stride: int) -> None:
-        self.total, self.count, self._calls, self._stride = 0.0, 0, 0, stride
+    def __init__(self, problem: Problem, stride: int, samples: int = 0) -> None:
+        self.total, self.count, self._calls, self._stride, self._samples = 0.0, 0, 0, stride, samples
         self._inner, self.problem = problem, copy.copy(problem)
         self.problem.grad = self._grad  # type: ignore[method-assign]
         self._L = 1.0 if problem.smoothness is None else problem.smoothness
 
     def _grad(self, x: Tensor, sample: Sample) -> Tensor:
-        if self._calls % self._stride == 0:
-            self.total += theory.metric(self._inner.objective(x.mean(dim=0))[1], x, self._L)
+        if self._calls % self._stride == self._stride // 2:
+            slope = self._inner.objective(x.mean(dim=0), self._samples)[1]
+            self.total += theory.metric(slope, x, self._L)
             self.count += 1
         self._calls += 1
         return self._inner.grad(x, sample)
@@ -263,14 +299,35 @@ def rows(study: Study, results: Results) -> dict[str, list[Row]]:
 
 
 def fit(measured: Sequence[Row]) -> Fit | None:
-    """Least squares of log metric over log mSK, with Student's confidence interval; None without three rows."""
+    """Least squares of the logarithms, each seed by itself, as its points share their functions; None without three."""
     finite = [row for row in measured if np.isfinite(row.mean)]
+    seeds = min((len(row.values) for row in finite), default=0)
     if len(finite) < 3:
         return None
-    x, y = np.log([row.work for row in finite]), np.log([row.mean for row in finite])
-    line = stats.linregress(x, y)
-    half = float(stats.t.ppf(0.975, len(x) - 2) * line.stderr)
-    return Fit(float(line.slope), float(line.slope) - half, float(line.slope) + half, float(np.exp(line.intercept)))
+    m, SK = np.log([row.m for row in finite]), np.log([row.S * row.K for row in finite])
+    y = np.log([row.values[:seeds] for row in finite])  # [rows, seeds]
+    laws = _solve([m + SK], y)
+    if laws is None:
+        return None
+    both = _solve([m, SK], y)
+    factor = float(np.exp(np.mean(laws[0])))
+    workers, steps = (None, None) if both is None else (Interval.of(both[1]), Interval.of(both[2]))
+    return Fit(Interval.of(laws[1]), factor, workers, steps)
+
+
+def _solve(variables: Sequence[npt.NDArray[np.float64]], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | None:
+    """The constant and the exponents of each seed, `[1 + variables, seeds]`; None where rows do not tell them apart."""
+    X = np.stack([np.ones(len(y)), *variables], axis=1)
+    if len(X) <= X.shape[1] or np.linalg.matrix_rank(X) < X.shape[1]:
+        return None
+    return np.asarray(np.linalg.lstsq(X, y, rcond=None)[0])
+
+
+def reachable(lines: Mapping[str, Sequence[Row]]) -> float:
+    """The least metric that the fewest workers reach on every line."""
+    fewest = min(row.m for measured in lines.values() for row in measured)
+    best = [min((row.mean for row in measured if row.m == fewest), default=0.0) for measured in lines.values()]
+    return max(best)
 
 
 def rounds_to(measured: Sequence[Row], eps: float) -> dict[int, float]:
@@ -280,6 +337,38 @@ def rounds_to(measured: Sequence[Row], eps: float) -> dict[int, float]:
         line = sorted((row.S, row.mean) for row in measured if row.m == m and np.isfinite(row.mean))
         S, metric = np.log([s for s, _ in line]), np.log([v for _, v in line])
         falls = np.minimum.accumulate(metric)
-        if len(falls) and falls[-1] <= np.log(eps) <= falls[0]:
+        if len(falls) and falls[-1] - 1e-9 <= np.log(eps) <= falls[0]:
             found[m] = float(np.exp(np.interp(-np.log(eps), -falls, S)))
     return found
+
+
+class Margin(NamedTuple):
+    """How runs compare with Theorem 1."""
+
+    runs: int
+    ratio: float  # the largest of the averaged metric over the right-hand side
+    excess: float  # the largest of η over what the theorem admits
+
+
+def margin(study: Study, results: Results) -> Margin | None:
+    """NET-FLEET's runs beside the right-hand side of Theorem 1 at their own η; None where constants are not known."""
+    known: dict[tuple[str, int, int], theory.Constants | None] = {}
+    ratios, excesses = [], []
+    for point in study.points():
+        value, key = results.of(point), (point.line.label, point.m, point.seed)
+        if value is None or point.line.algorithm != "net-fleet":
+            continue
+        if key not in known:
+            known[key] = _constants(point)
+        if (c := known[key]) is None:
+            return None
+        ratios.append(value / theory.bound(c, point.eta, point.K, point.S).total)
+        excesses.append(point.eta / theory.largest_step(c, point.K)[0])
+    return Margin(len(ratios), max(ratios), max(excesses)) if ratios else None
+
+
+def _constants(point: Point) -> theory.Constants | None:
+    setting = build_setting(point.experiment, point.seed)
+    if setting.problem.optimum is None or setting.problem.variance is None:
+        return None
+    return survey(setting.problem).constants(setting.topology.m, setting.topology.lam)

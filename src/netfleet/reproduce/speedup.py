@@ -20,12 +20,14 @@ from netfleet.progress import LiveTotal
 from netfleet.report.plots import DPI, INK, MARKERS, MUTED, OTHERS, OURS, STYLE, TICKS
 from netfleet.reproduce import scaling
 from netfleet.reproduce.panels import DIVISORS, Scale
-from netfleet.reproduce.scaling import Fit, Results, Row, Study
+from netfleet.reproduce.scaling import Interval, Results, Row, Study
 from netfleet.reproduce.store import make_folder
 
 #: The studies' folder beside the panels, their name on the command line, and that of their picture.
 NAME = "speedup"
-HEADINGS = ("study", "line", "points", "slope where K ≤ S^⅓/m", "slope of all")
+HEADINGS = ("study", "line", "rounds", "points", "exponent of m", "of SK", "of mSK")
+#: The corollary speaks of S ≥ (mK)³; how much further inside, and how that is said.
+RANGES = {"S ≥ 16(mK)³": 16.0, "S ≥ (mK)³": 1.0, "all": 0.0}
 WIDTH, HEIGHT = 4.8, 3.5
 COLORS = (OURS, *OTHERS)
 SHAPES = ("o", *MARKERS)
@@ -82,6 +84,8 @@ def reproduce(
     write_atomically(picture, lambda file: figure.savefig(file, format="png"))
     console.print(f"wrote {picture}", markup=False, highlight=False, soft_wrap=True)
     console.print(table(found))
+    for sentence in margins([(study, known[study.name]) for study, _ in found]):
+        console.print(sentence, highlight=False)
 
 
 def table(found: Sequence[tuple[Study, Measured]]) -> Table:
@@ -93,67 +97,112 @@ def table(found: Sequence[tuple[Study, Measured]]) -> Table:
 
 
 def slopes(found: Sequence[tuple[Study, Measured]]) -> list[tuple[str, ...]]:
-    """Under HEADINGS, every line that has points: its slope within the corollary's K and over all of them."""
+    """Under HEADINGS, the exponents of every line in each of the ranges that has enough points."""
     return [
-        (study.title, label, str(len(measured)), slope(scaling.fit(_inside(measured))), slope(scaling.fit(measured)))
+        (study.title, label, words, str(len(some)), exponent(law.workers), exponent(law.steps), exponent(law.work))
         for study, lines in found
         for label, measured in lines.items()
-        if measured
+        for words, times in RANGES.items()
+        if (law := scaling.fit(some := _inside(measured, times))) is not None
     ]
 
 
-def _inside(measured: Sequence[Row]) -> list[Row]:
-    return [row for row in measured if row.inside]
+def _inside(measured: Sequence[Row], times: float = 1.0) -> list[Row]:
+    """The rows with S ≥ times · (mK)³."""
+    return [row for row in measured if row.inside(times)]
 
 
-def slope(found: Fit | None) -> str:
-    """The exponent with its confidence interval."""
-    return "–" if found is None else f"{found.slope:.2f} [{found.low:.2f}, {found.high:.2f}]".replace("-", "−")
+def exponent(found: Interval | None) -> str:
+    """An exponent with its confidence interval over seeds."""
+    if found is None:
+        return "–"
+    return f"{found.mean:.2f}{'' if found.half is None else f' ± {found.half:.2f}'}".replace("-", "−")
+
+
+def margins(found: Sequence[tuple[Study, Results]]) -> list[str]:
+    """How the runs whose constants are known compare with Theorem 1, a sentence for each study."""
+    sentences = []
+    for study, results in found:
+        if (margin := scaling.margin(study, results)) is not None:
+            sentences.append(
+                f"{study.title}: {margin.runs} runs of NET-FLEET, with η up to {margin.excess:,.0f} times what "
+                f"Theorem 1 admits, are at most {margin.ratio:.2g} of its right-hand side"
+            )
+    return sentences
 
 
 def draw(found: Sequence[tuple[Study, Measured]]) -> Figure:
-    """A column per study: the metric over all gradients taken, and the rounds to a target over workers."""
+    """A column per study: the metric over all gradients taken, and below the rounds to a target over workers."""
     with matplotlib.rc_context(STYLE):
-        figure = Figure((WIDTH * len(found), 2 * HEIGHT + 0.3), dpi=DPI, layout="constrained")
+        figure = Figure((WIDTH * len(found), 2 * HEIGHT + 1.2), dpi=DPI, layout="constrained")
         grid = figure.subplots(2, len(found), squeeze=False)
         for place, (study, lines) in enumerate(found):
             _draw_metric(grid[0, place], study, lines)
-            _draw_rounds(grid[1, place], study, lines)
+            (_draw_workers if study.fixed else _draw_rounds)(grid[1, place], study, lines)
     return figure
 
 
 def _draw_metric(axes: Axes, study: Study, lines: Measured) -> None:
     """Full marks where K is the corollary's or less, hollow ones elsewhere; the law is fitted to the full ones."""
     for (label, measured), color, shape in zip(lines.items(), COLORS, SHAPES, strict=False):
-        inside, outside = _inside(measured), [row for row in measured if not row.inside]
-        for some, face in ((inside, color), (outside, "none")):
-            work, mean = [row.work for row in some], [row.mean for row in some]
-            axes.scatter(work, mean, s=22, marker=shape, facecolors=face, edgecolors=color, linewidths=1)
+        _marks(axes, [(row.work, row.mean, row.inside()) for row in measured], color, shape)
+        inside = _inside(measured)
         law = scaling.fit(inside)
-        words = label if law is None else f"{label}: slope {slope(law)}"
+        words = label if law is None else f"{label}: slope {exponent(law.work)}"
         ends = np.array([min(r.work for r in inside), max(r.work for r in inside)]) if law else np.array([])
-        axes.plot(ends, [law.at(end) for end in ends] if law else [], color=color, marker=shape, markersize=0)
+        axes.plot(ends, [law.at(end) for end in ends] if law else [], color=color, linewidth=1.2)
         axes.plot([], [], color=color, marker=shape, markersize=4.5, linewidth=1.5, label=words)
     axes.set(xscale="log", yscale="log", xlabel="gradients taken by all workers, m S K", ylabel="averaged metric")
     axes.set_title(study.title)
     _below(axes)
 
 
+def _marks(axes: Axes, points: Sequence[tuple[float, float, bool]], color: str, shape: str) -> None:
+    for wanted, face in ((True, color), (False, "none")):
+        some = [(x, y) for x, y, inside in points if inside == wanted and np.isfinite(y)]
+        x, y = zip(*some, strict=True) if some else ((), ())
+        axes.scatter(x, y, s=22, marker=shape, facecolors=face, edgecolors=color, linewidths=1, zorder=3)
+
+
 def _draw_rounds(axes: Axes, study: Study, lines: Measured) -> None:
-    """The dotted lines fall as 1/m."""
-    eps = study.target or float(np.median([row.mean for rows in lines.values() for row in rows]))
+    """The dotted lines fall as 1/m; they are left out where K changes with m."""
+    eps = study.target or scaling.reachable(lines)
     for (label, measured), color, shape in zip(lines.items(), COLORS, SHAPES, strict=False):
         needed = scaling.rounds_to(measured, eps)
-        axes.plot(list(needed), list(needed.values()), marker=shape, color=color, markersize=4.5, label=label)
-        if needed:
-            first = min(needed)
-            ideal = [needed[first] * first / m for m in needed]
-            axes.plot(list(needed), ideal, color=MUTED, linestyle=(0, (1.2, 1.6)), linewidth=1)
-    axes.plot([], [], color=MUTED, linestyle=(0, (1.2, 1.6)), linewidth=1, label="as 1/m")
-    axes.set(xscale="log", yscale="log", xlabel="workers m", ylabel="rounds S")
+        steps = {row.K for row in measured}
+        inside = [(m, S, all(scaling.within(m, S, K) for K in steps)) for m, S in needed.items()]
+        axes.plot(list(needed), list(needed.values()), color=color, linewidth=1.2)
+        _marks(axes, inside, color, shape)
+        axes.plot([], [], marker=shape, color=color, markersize=4.5, linewidth=1.2, label=label)
+        if needed and len(steps) == 1:
+            _ideal(axes, needed, -1.0)
+    _over_workers(axes, study, "rounds S", f"Rounds to a metric of {eps:.2g}", "as 1/m")
+
+
+def _draw_workers(axes: Axes, study: Study, lines: Measured) -> None:
+    """The metric after the same rounds; the dotted line falls as 1/√m."""
+    for (label, measured), color, shape in zip(lines.items(), COLORS, SHAPES, strict=False):
+        found = {row.m: row for row in sorted(measured) if study.fixed == row.S}
+        axes.plot(list(found), [row.mean for row in found.values()], color=color, linewidth=1.2)
+        _marks(axes, [(m, row.mean, row.inside()) for m, row in found.items()], color, shape)
+        axes.plot([], [], marker=shape, color=color, markersize=4.5, linewidth=1.2, label=label)
+        if found and label == next(iter(lines)):
+            _ideal(axes, {m: row.mean for m, row in found.items()}, -0.5)
+    _over_workers(axes, study, "averaged metric", f"After {study.fixed:,} rounds", "as 1/√m")
+
+
+def _ideal(axes: Axes, found: Mapping[int, float], power: float) -> None:
+    first = min(found)
+    ideal = [found[first] * (m / first) ** power for m in found]
+    axes.plot(list(found), ideal, color=MUTED, linestyle=(0, (1.2, 1.6)), linewidth=1, zorder=1)
+
+
+def _over_workers(axes: Axes, study: Study, words: str, title: str, ideal: str) -> None:
+    axes.plot([], [], color=MUTED, linestyle=(0, (1.2, 1.6)), linewidth=1, label=ideal)
+    axes.set(xscale="log", yscale="log", xlabel="workers m", ylabel=words)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(sorted(study.workers), [str(m) for m in sorted(study.workers)])
-    axes.set_title(f"Rounds to a metric of {eps:.2g}", color=INK)
+    axes.set_title(title, color=INK)
     _below(axes)
 
 
