@@ -65,7 +65,7 @@ def growth(lam: float, K: int) -> float:
     """1 + λK − λ, by which consensus errors of one round accumulate (Lemma 2)."""
     _contracting(lam)
     _whole(K=K)
-    return 1 + lam * K - lam
+    return 1 + lam * (K - 1)
 
 
 def C1(lam: float, K: int) -> float:
