@@ -222,6 +222,7 @@ def test_constants_that_no_problem_has_are_refused(change: dict[str, Any]) -> No
         (lambda: theory.corollary(4, 10, K=-2), "K = -2"),
         (lambda: theory.corollary(4, 10, scale=-1.0), "scale = -1.0"),
         (lambda: theory.bytes_to(PAPER, 1.0, 3, d=0, links=3), "d = 0"),
+        (lambda: theory.bytes_to(PAPER, 1.0, 3, d=1, links=-1), "links = -1"),
         (lambda: theory.dsgd_bound(PAPER, -0.1, 3), "η = -0.1"),
         (lambda: theory.dsgd_bound(PAPER, 0.1, 0), "S = 0"),
         (lambda: theory.fedavg_bound(PAPER, 0.1, 0, 3), "K = 0"),
@@ -414,7 +415,8 @@ def test_the_command_prints_constants_step_sizes_and_draws(
     assert all(condition in said for condition in theory.conditions(c, 2)), "all eight are printed"
     assert re.search(rf"{re.escape(binds)} +│ {largest:.3g} binds", said), "and the binding one is marked"
     terms = theory.bound(c, 1e-5, 2, 6)
-    assert f"{terms.total:.3g} = {terms.start:.3g} (start) + {terms.noise:.3g} (noise)" in said
+    for name, value in (*terms._asdict().items(), ("sum", terms.total)):
+        assert re.search(rf"│ {name} +│ [^│]+│ {re.escape(f'{value:.3g}')} ", said), "of the second method"
     assert "small: η = 1e-05 does not exceed the largest" in said
     assert "DSGD: η = 0.001 does not exceed the largest that Lian" in said
     assert f"FedAvg: η = 0.5 is {0.5 / theory.fedavg_largest_step(c, 2):.3g} times the largest that Yang" in said
@@ -448,6 +450,12 @@ def test_there_is_no_theorem_for_what_the_papers_do_not_have(change: str, why: s
     first = explained(EXPERIMENT, change).predictions[0]
     assert first.theorem is None
     assert f"no theorem for this: {why}" in first.sentence
+
+
+def test_it_says_whose_constants_they_are() -> None:
+    experiment = load(tomllib.loads(EXPERIMENT) | {"seeds": [3, 5]})
+    assert any("constants are those of seed 3" in sentence for sentence, _ in report.notes([], 4, experiment))
+    assert not any("constants" in sentence for sentence, _ in report.notes([], 4, load(tomllib.loads(EXPERIMENT))))
 
 
 def test_a_server_has_its_theorem_whatever_the_graph_does() -> None:

@@ -194,7 +194,9 @@ def rounds_to(c: Constants, eps: float, K: int) -> int:
 
 def bytes_to(c: Constants, eps: float, K: int, *, d: int, links: int, itemsize: int = 4) -> int:
     """What all workers send until Theorem 1 promises ε: x and y over every directed link, once a round."""
-    _whole(d=d, itemsize=itemsize, links=links)
+    _whole(d=d, itemsize=itemsize)
+    if links < 0:
+        raise ConfigError(f"the theory needs links, both directions counted, to be 0 or more, got links = {links!r}")
     return rounds_to(c, eps, K) * 2 * d * itemsize * links
 
 

@@ -197,8 +197,8 @@ def places(rounds: int) -> list[int]:
 def watched(experiment: Experiment, predictions: Sequence[Prediction], L: float) -> Experiment:
     """The experiment, evaluated often enough for a mean over all rounds.
 
-    Between two evaluations the metric is taken to be linear, which overstates it where it falls by much: with an
-    admissible step size, by at most about e^(−1) then.
+    Between two evaluations the metric is taken to be linear, which overstates what falls as an exponential does. With
+    an admissible step size it is looked at every 1/(ηLK) rounds at least, in which nothing falls by more than about e².
     """
     said = experiment.evaluation
     often = [experiment.rounds // EVALUATIONS] + [int(1 / (L * p.eta * p.K)) for p in predictions if p.admissible]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from netfleet.history import History
 
 TARGETS = (1.0, 0.1, 0.01)  # of ‖∇f(x⁰)‖²
+TERMS = {"start": "start", "noise": "noise", "graph": "graph", "local": "local", "heterogeneity": "ζ² at x⁰"}
 
 
 class Explained(NamedTuple):
@@ -51,12 +52,13 @@ def explain(experiment: Experiment, console: Console) -> Explained:
     console.print(constants_table(found, setting))
     for table in (
         *conditions_tables(predictions),
-        promises_table(predictions, experiment.rounds),
+        steps_table(predictions),
+        terms_table(predictions, experiment.rounds),
         curve_table(predictions, experiment.rounds),
         targets_table(predictions, methods, setting, found.slope.value),
     ):
         console.print(table)
-    for sentence, warning in notes(predictions, c.m, experiment.rounds):
+    for sentence, warning in notes(predictions, c.m, experiment):
         console.print(sentence, style="yellow" if warning else "", highlight=False, soft_wrap=True)
     return Explained(watched(experiment, predictions, c.L), c.L, predictions)
 
@@ -75,11 +77,12 @@ def constants_table(found: Survey, setting: Setting) -> Table:
         "L of f": found.L_mean,
         "σ², of a gradient": found.variance,
         "ζ² at x⁰, heterogeneity": found.heterogeneity,
-        "f(x⁰) − f*": found.gap,
         "‖∇f(x⁰)‖²": found.slope,
     }
     for name, estimate in rows.items():
         table.add_row(name, _shown(estimate), estimate.how)
+    low, high = (f"{value:.4g}" for value in (found.gap.value - found.gap.error, found.gap.value))
+    table.add_row("f(x⁰) − f*", f"{low} to {high}" if found.gap.error else high, found.gap.how)
     return table
 
 
@@ -106,28 +109,26 @@ def _limit(p: Prediction, condition: str) -> str:
     return f"[bold]{value} binds[/bold]" if condition == p.theorem.binds else value
 
 
-def promises_table(predictions: Sequence[Prediction], rounds: int) -> Table:
-    """Each method's step size, what its theorem admits, and what it promises, term by term."""
-    table = Table(
-        "method", "K", "η", "largest admissible η", "bounded", f"by, after {rounds:,} rounds", header_style="bold"
-    )
+def steps_table(predictions: Sequence[Prediction]) -> Table:
+    """Each method's step size, what its theorem admits, and what that bounds."""
+    table = Table("method", "K", "η", "largest admissible η", "bounded", header_style="bold")
     for p in predictions:
-        if p.theorem is None:
-            table.add_row(p.label, str(p.K), f"{p.eta:.4g}", "–", "–", "–")
-            continue
-        at = "" if p.admissible else f" with η = {p.theorem.best_step(rounds):.3g}"
-        largest = f"{p.theorem.largest:.3g}"
-        table.add_row(p.label, str(p.K), f"{p.eta:.4g}", largest, p.quantity.words, f"{_terms(p, rounds)}{at}")
+        known = (f"{p.theorem.largest:.3g}", p.quantity.words) if p.theorem else ("–", "–")
+        table.add_row(p.label, str(p.K), f"{p.eta:.4g}", *known)
     return table
 
 
-def _terms(p: Prediction, rounds: int) -> str:
-    terms = p.promise(rounds)
-    if terms is None:
-        return "0: x⁰ is a minimum"
-    names = {"heterogeneity": "ζ² at x⁰"}
-    parts = " + ".join(f"{value:.3g} ({names.get(name, name)})" for name, value in terms._asdict().items())
-    return f"{terms.total:.3g} = {parts}"
+def terms_table(predictions: Sequence[Prediction], rounds: int) -> Table:
+    """The bounds after all rounds, term by term; where the step size is not admissible, with the best that is."""
+    known = [(p, p.theorem, terms) for p in predictions if p.theorem and (terms := p.promise(rounds))]
+    table = Table(f"bound after {rounds:,} rounds", *(p.label for p, _, _ in known), header_style="bold")
+    steps = (p.eta if p.admissible else theorem.best_step(rounds) for p, theorem, _ in known)
+    table.add_row("with η", *(f"{eta:.3g}" for eta in steps), end_section=True)
+    parts = [terms._asdict() for _, _, terms in known]
+    for name, words in TERMS.items():
+        table.add_row(words, *(f"{part[name]:.3g}" if name in part else "" for part in parts))
+    table.add_row("sum", *(f"{terms.total:.3g}" for _, _, terms in known))
+    return table
 
 
 def curve_table(predictions: Sequence[Prediction], rounds: int) -> Table:
@@ -171,13 +172,17 @@ def _amount(size: float) -> str:
     return f"{size:.0f} bytes"
 
 
-def notes(predictions: Sequence[Prediction], m: int, rounds: int) -> list[tuple[str, bool]]:
+def notes(predictions: Sequence[Prediction], m: int, experiment: Experiment) -> list[tuple[str, bool]]:
     """Sentences for below the tables, and which of them are warnings."""
+    rounds, seeds = experiment.rounds, experiment.seeds
     K, root = theory.corollary(m, rounds)
     speedup = (
         f"Corollary 2, for m = {m} and {rounds:,} rounds: K = S^⅓/m, here {K}, and η = O(√(m/(SK))), here O({root:.3g})"
     )
-    return [(p.sentence, p.theorem is not None and not p.admissible) for p in predictions] + [(speedup, False)]
+    said = [(p.sentence, p.theorem is not None and not p.admissible) for p in predictions] + [(speedup, False)]
+    if len(seeds) > 1:
+        said.append((f"The constants are those of seed {seeds[0]}; other seeds may have other graphs and data", True))
+    return said
 
 
 def draw_theory(histories: Sequence[History], explained: Explained) -> Figure:
@@ -198,7 +203,9 @@ def draw_theory(histories: Sequence[History], explained: Explained) -> Figure:
                     list(values), list(values.values()), color=color, linestyle=(0, (1.2, 1.6)), label=_promised(p)
                 )
         axes.set(xscale="log", yscale="log", xlabel="communication rounds", ylabel="over the rounds so far")
-        axes.set_title("What the theorems bound, measured and promised")
+        seeds = explained.experiment.seeds
+        whose = f" (with the constants of seed {seeds[0]})" if len(seeds) > 1 else ""
+        axes.set_title(f"What the theorems bound, measured and promised{whose}")
         axes.tick_params(**TICKS)
         figure.legend(loc="outside right upper", frameon=False)
     return figure
