@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from conftest import matrix_mix
-from netfleet import theory
+from netfleet import make_topology, theory
 from netfleet.algorithms import ALGORITHMS
 from netfleet.reproduce.worst import Case, climb, constants, drawn, least_descent, worst
 
@@ -81,6 +81,26 @@ def test_gradient_descent_by_hand() -> None:
 @settings(max_examples=150, deadline=None)
 def test_no_admissible_step_size_breaks_theorem_1(seed: int) -> None:
     assert drawn(np.random.default_rng(seed)).ratios().ratio <= 1
+
+
+@given(
+    m=st.integers(2, 12),
+    p=st.floats(0.2, 1),
+    K=st.integers(1, 8),
+    share=st.floats(0.01, 1),
+    scale=st.floats(-2, 2),
+    seed=st.integers(0, 10**6),
+)
+@settings(max_examples=60, deadline=None)
+def test_nor_does_a_smaller_one_on_random_graphs_of_up_to_12_workers(
+    m: int, p: float, K: int, share: float, scale: float, seed: int
+) -> None:
+    W = make_topology({"kind": "erdos-renyi", "p": p}, workers=m, seed=seed).W().toarray()
+    A = 10**scale * np.random.default_rng(seed).uniform(-0.3, 1, m)
+    assume(A.mean() > 1e-3 * np.abs(A).max())
+    eta = share * theory.largest_step(constants(W, A), K)[0]
+    assert worst(W, A, K, eta).ratio <= 1
+    assert least_descent(W, A, K, eta) >= -1e-10
 
 
 @pytest.mark.parametrize("side", ["start", "noise"])
