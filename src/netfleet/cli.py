@@ -284,17 +284,18 @@ def _theory(options: argparse.Namespace) -> int:
     from netfleet.progress import Live
     from netfleet.report.theory import draw_theory, explain
 
-    experiment, console = load_experiment(options.file, options.set), Console()
-    constants, predictions = explain(experiment, console)
+    console = Console()
+    explained = explain(load_experiment(options.file, options.set), console)
     if options.only:
         return 0
+    experiment = explained.experiment
     out = options.out or Path("runs") / f"theory-{_slug(experiment.name)}-{experiment.hash[:8]}"
     try:
         with Live(console, len(experiment.runs())) as live:
             histories = run_experiment(experiment, out, resume=True, display=live)
     except KeyboardInterrupt:
         return _interrupted(f"the same command with --out {out} goes on")
-    picture = draw_theory(histories, predictions, constants.L)
+    picture = draw_theory(histories, explained)
     write_atomically(out / "theory.png", lambda file: picture.savefig(file, format="png"))
     console.print(f"wrote {out / 'theory.png'}", markup=False, highlight=False, soft_wrap=True)
     return 1 if any(history.diverged for history in histories) else 0

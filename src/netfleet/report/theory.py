@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib
-import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
 from netfleet import theory
-from netfleet.algorithms.dsgd import DSGD
-from netfleet.algorithms.fedavg import FedAvg
-from netfleet.algorithms.generalized_fedavg import GeneralizedFedAvg
-from netfleet.algorithms.gt_sgd import GTSGD
-from netfleet.algorithms.net_fleet import NetFleet
 from netfleet.compression import make_algorithm
+from netfleet.errors import ConfigError
 from netfleet.estimates import Estimate, Survey, survey
-from netfleet.experiment import build_setting
-from netfleet.report.plots import DPI, STYLE, TICKS, band, group, looks
-from netfleet.theory import Constants
+from netfleet.experiment import Setting, build_setting
+from netfleet.network import network_for
+from netfleet.report.plots import DPI, STYLE, TICKS, group, looks
+from netfleet.report.predictions import Prediction, measured, places, predict, watched
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,85 +25,64 @@ if TYPE_CHECKING:
     from netfleet.config import Experiment
     from netfleet.history import History
 
-PLACES = 60  # points of a predicted curve
+TARGETS = (1.0, 0.1, 0.01)  # of ‖∇f(x⁰)‖²
+TERMS = {"start": "start", "noise": "noise", "graph": "graph", "local": "local", "heterogeneity": "ζ² at x⁰"}
 
 
-class Prediction(NamedTuple):
-    """What a theorem says of one method; without an admissible step size, of the best that it admits."""
+class Explained(NamedTuple):
+    """What is known before anything is trained."""
 
-    label: str
-    K: int
-    eta: float
-    theorem: str = ""  # none: there is none here
-    largest: float | None = None  # the largest admissible step size, where the theorem has one in closed form
-    binds: str = ""
-    admissible: bool = False
-    values: Mapping[int, float] = {}
-
-    @property
-    def sentence(self) -> str:
-        """The step size beside the theorem's condition."""
-        if not self.theorem:
-            return f"{self.label}: netfleet has no theorem for it"
-        if self.largest is None:
-            words = "meets" if self.admissible else "is too large for"
-            return f"{self.label}: η = {self.eta:.4g} {words} the conditions of {self.theorem}"
-        limit = f"the largest that {self.theorem} admits, {self.largest:.3g}, which {self.binds} binds"
-        if self.admissible:
-            return f"{self.label}: η = {self.eta:.4g} is below {limit}"
-        return f"{self.label}: η = {self.eta:.4g} is {self.eta / self.largest:,.0f} times {limit}"
+    experiment: Experiment  # evaluated as often as the comparison needs
+    L: float
+    predictions: list[Prediction]
 
 
-def explain(experiment: Experiment, console: Console) -> tuple[Constants, list[Prediction]]:
+def explain(experiment: Experiment, console: Console) -> Explained:
     """Find the constants of an experiment's first seed and print what the theorems say of its methods."""
     setting = build_setting(experiment, experiment.seeds[0])
     with console.status("estimating L, σ² and ζ²"):
         found = survey(setting.problem)
-    c, rounds = found.constants(setting.topology.m, setting.topology.lam), experiment.rounds
+    topology = setting.topology
+    c = found.constants(topology.m, 0.0 if topology.varying else topology.lam)
     runs = experiment.runs()[: len(experiment.algorithms)]
-    predictions = [predict(run.label, make_algorithm(run.config["algorithm"]), c, rounds) for run in runs]
-    console.print(constants_table(found, c))
-    console.print(predictions_table(predictions, rounds))
-    for sentence, warning in notes(predictions, c.m, rounds):
+    methods = [make_algorithm(run.config["algorithm"]) for run in runs]
+    predictions = [
+        predict(run.label, method, c, topology, experiment) for run, method in zip(runs, methods, strict=True)
+    ]
+    console.print(constants_table(found, setting))
+    for table in (
+        *conditions_tables(predictions),
+        steps_table(predictions),
+        terms_table(predictions, experiment.rounds),
+        curve_table(predictions, experiment.rounds),
+        targets_table(predictions, methods, setting, found.slope.value),
+    ):
+        console.print(table)
+    for sentence, warning in notes(predictions, c.m, experiment):
         console.print(sentence, style="yellow" if warning else "", highlight=False, soft_wrap=True)
-    return c, predictions
+    return Explained(watched(experiment, predictions, c.L), c.L, predictions)
 
 
-def predict(label: str, algorithm: Algorithm, c: Constants, rounds: int) -> Prediction:
-    """The bound of a method's paper over the rounds, at the first round's step size where the theorem admits it."""
-    K, eta = getattr(algorithm, "K", 1), algorithm.step_size(0)
-    places = sorted({int(S) for S in np.geomspace(1, rounds, PLACES).round()})
-    if isinstance(algorithm, NetFleet | GTSGD):
-        largest, binds = theory.largest_step(c, K)
-        steps = {S: eta if eta <= largest else theory.best_step(c, K, S) for S in places}
-        values = {S: theory.bound(c, step, K, S).total for S, step in steps.items()}
-        return Prediction(label, K, eta, f"Theorem 1 (K = {K})", largest, binds, eta <= largest, values)
-    if isinstance(algorithm, DSGD):
-        found = {S: theory.dsgd_bound(c, eta, S) for S in places}
-        name = "Lian et al. 2017, Theorem 1"
-    elif isinstance(algorithm, FedAvg | GeneralizedFedAvg) and algorithm.participation == 1:
-        found = {S: theory.fedavg_bound(c, eta, K, S, getattr(algorithm, "eta_g", 1.0)) for S in places}
-        name = "Yang, Fang, Liu 2021, Theorem 1"
-    else:
-        return Prediction(label, K, eta)
-    known = {S: value for S, value in found.items() if value is not None}
-    return Prediction(label, K, eta, name, admissible=bool(known), values=known)
-
-
-def constants_table(survey: Survey, c: Constants) -> Table:
+def constants_table(found: Survey, setting: Setting) -> Table:
     """What was taken for the constants, and how it is known."""
     table = Table("constant", "value", "how it is known", header_style="bold")
+    topology = setting.topology
+    table.add_row("m", str(topology.m), "")
+    if topology.varying:
+        table.add_row("λ", "–", "W changes from round to round, for which there is no theorem here")
+    else:
+        table.add_row("λ", f"{topology.lam:.4g}", "of W; 1 − λ is the spectral gap")
     rows = {
-        "L, of every worker": survey.L,
-        "L of f": survey.L_mean,
-        "σ², of a gradient": survey.variance,
-        "ζ², heterogeneity": survey.heterogeneity,
-        "f(x⁰) − f*": survey.gap,
+        "L, of every worker": found.L,
+        "L of f": found.L_mean,
+        "σ², of a gradient": found.variance,
+        "ζ² at x⁰, heterogeneity": found.heterogeneity,
+        "‖∇f(x⁰)‖²": found.slope,
     }
-    table.add_row("m", str(c.m), "")
-    table.add_row("λ", f"{c.lam:.4g}", "of W; 1 − λ is the spectral gap")
     for name, estimate in rows.items():
         table.add_row(name, _shown(estimate), estimate.how)
+    low, high = (f"{value:.4g}" for value in (found.gap.value - found.gap.error, found.gap.value))
+    table.add_row("f(x⁰) − f*", f"{low} to {high}" if found.gap.error else high, found.gap.how)
     return table
 
 
@@ -115,65 +90,128 @@ def _shown(estimate: Estimate) -> str:
     return f"{estimate.value:.4g}" + (f" ± {estimate.error:.1g}" if estimate.error else "")
 
 
-def predictions_table(predictions: Sequence[Prediction], rounds: int) -> Table:
-    """Each method's step size, what its theorem admits, and what it promises."""
-    table = Table("method", "K", "η", "largest admissible η", f"promised after {rounds:,} rounds", header_style="bold")
+def conditions_tables(predictions: Sequence[Prediction]) -> Iterator[Table]:
+    """Every upper limit on η, a table for the methods whose theorems have the same; the one that binds is marked."""
+    alike: dict[tuple[str, ...], list[Prediction]] = {}
     for p in predictions:
-        value = f"{p.values[max(p.values)]:.3g}" if p.values else "–"
-        if p.values and not p.admissible:
-            value += " (with an admissible η)"
-        largest = "–" if p.largest is None else f"{p.largest:.3g}"
-        table.add_row(p.label, str(p.K), f"{p.eta:.4g}", largest, value)
+        if p.theorem:
+            alike.setdefault(tuple(p.theorem.conditions), []).append(p)
+    for conditions, methods in alike.items():
+        table = Table("η is at most", *(f"{p.label} (K = {p.K})" for p in methods), header_style="bold")
+        for condition in conditions:
+            table.add_row(condition, *(_limit(p, condition) for p in methods))
+        yield table
+
+
+def _limit(p: Prediction, condition: str) -> str:
+    assert p.theorem is not None
+    value = f"{p.theorem.conditions[condition]:.3g}"
+    return f"[bold]{value} binds[/bold]" if condition == p.theorem.binds else value
+
+
+def steps_table(predictions: Sequence[Prediction]) -> Table:
+    """Each method's step size, what its theorem admits, and what that bounds."""
+    table = Table("method", "K", "η", "largest admissible η", "bounded", header_style="bold")
+    for p in predictions:
+        known = (f"{p.theorem.largest:.3g}", p.quantity.words) if p.theorem else ("–", "–")
+        table.add_row(p.label, str(p.K), f"{p.eta:.4g}", *known)
     return table
 
 
-def notes(predictions: Sequence[Prediction], m: int, rounds: int) -> list[tuple[str, bool]]:
+def terms_table(predictions: Sequence[Prediction], rounds: int) -> Table:
+    """The bounds after all rounds, term by term; where the step size is not admissible, with the best that is."""
+    known = [(p, p.theorem, terms) for p in predictions if p.theorem and (terms := p.promise(rounds))]
+    table = Table(f"bound after {rounds:,} rounds", *(p.label for p, _, _ in known), header_style="bold")
+    steps = (p.eta if p.admissible else theorem.best_step(rounds) for p, theorem, _ in known)
+    table.add_row("with η", *(f"{eta:.3g}" for eta in steps), end_section=True)
+    parts = [terms._asdict() for _, _, terms in known]
+    for name, words in TERMS.items():
+        table.add_row(words, *(f"{part[name]:.3g}" if name in part else "" for part in parts))
+    table.add_row("sum", *(f"{terms.total:.3g}" for _, _, terms in known))
+    return table
+
+
+def curve_table(predictions: Sequence[Prediction], rounds: int) -> Table:
+    """What is promised after 1, 10, 100, … rounds and after all of them."""
+    at = sorted({10**e for e in range(len(str(rounds)))} | {rounds})
+    known = [(p, p.values(at)) for p in predictions if p.theorem]
+    table = Table("promised after rounds", *(f"{S:,}" for S in at), header_style="bold")
+    for p, values in known:
+        table.add_row(p.label, *(f"{values.get(S, 0.0):.3g}" for S in at))
+    return table
+
+
+def targets_table(
+    predictions: Sequence[Prediction], methods: Sequence[Algorithm], setting: Setting, slope: float
+) -> Table:
+    """Rounds, and bytes of all workers, until a theorem promises shares of ‖∇f(x⁰)‖², with the best admissible η."""
+    targets = [share * slope for share in TARGETS if slope > 0]
+    heads = (f"{eps:.3g} = {share:g} ‖∇f(x⁰)‖²" for share, eps in zip(TARGETS, targets, strict=False))
+    table = Table("rounds and bytes until it promises", *heads, header_style="bold")
+    for p, method in zip(predictions, methods, strict=True):
+        if p.theorem:
+            vectors = p.theorem.vectors * network_for(method, setting.topology, 0).messages()
+            size = vectors * setting.problem.d * setting.problem.dtype.itemsize
+            table.add_row(p.label, *(_reached(p, eps, size) for eps in targets))
+    return table
+
+
+def _reached(p: Prediction, eps: float, size: int) -> str:
+    assert p.theorem is not None
+    try:
+        rounds = p.theorem.rounds_to(eps)
+    except ConfigError:
+        return f"more than {theory.MOST_ROUNDS:.0e} rounds"
+    return f"{rounds:,}, {_amount(rounds * size)}"
+
+
+def _amount(size: float) -> str:
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size:.0f} bytes"
+
+
+def notes(predictions: Sequence[Prediction], m: int, experiment: Experiment) -> list[tuple[str, bool]]:
     """Sentences for below the tables, and which of them are warnings."""
+    rounds, seeds = experiment.rounds, experiment.seeds
     K, root = theory.corollary(m, rounds)
     speedup = (
         f"Corollary 2, for m = {m} and {rounds:,} rounds: K = S^⅓/m, here {K}, and η = O(√(m/(SK))), here O({root:.3g})"
     )
-    return [(p.sentence, bool(p.theorem) and not p.admissible) for p in predictions] + [(speedup, False)]
+    said = [(p.sentence, p.theorem is not None and not p.admissible) for p in predictions] + [(speedup, False)]
+    if len(seeds) > 1:
+        said.append((f"The constants are those of seed {seeds[0]}; other seeds may have other graphs and data", True))
+    return said
 
 
-def averaged(history: History, L: float) -> dict[int, float]:
-    """The running mean over a run's evaluations of ‖∇f(x̄)‖² + (L²/m) Σᵢ‖xᵢ − x̄‖², by round.
-
-    The theorem averages over all steps; here are the evaluations at the end of rounds that measured the gradient.
-    """
-    seen = [r for r in history if r.get("grad_norm2") is not None]
-    metric = np.array([r["grad_norm2"] + L**2 * r["consensus_error"] for r in seen])
-    means = metric.cumsum() / np.arange(1, len(metric) + 1)
-    return {r["round"]: float(mean) for r, mean in zip(seen, means, strict=True)}
-
-
-def draw_theory(histories: Sequence[History], predictions: Sequence[Prediction], L: float) -> Figure:
-    """Measured averages, solid with a band over seeds, and what each theorem promises, dotted."""
-    groups = group(_as_column(history, averaged(history, L)) for history in histories)
+def draw_theory(histories: Sequence[History], explained: Explained) -> Figure:
+    """What was measured, solid with a band over seeds, and what each theorem promises of the same quantity, dotted."""
+    groups, predictions = group(histories), explained.predictions
     styles = looks([p.label for p in predictions])
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(9.6, 4.4), dpi=DPI, layout="constrained")
+        figure = Figure(figsize=(11.2, 4.4), dpi=DPI, layout="constrained")
         axes = figure.add_subplot()
         for p in predictions:
             color = styles[p.label].color
-            measured = band(groups.get(p.label, []), "averaged")
-            rounds = np.maximum(measured.x, 1)
-            axes.plot(rounds, measured.mean, color=color, label=p.label)
-            axes.fill_between(rounds, measured.low, measured.high, color=color, alpha=0.15, linewidth=0)
-            if p.values:
-                at = "promised" if p.admissible else "promised, with an admissible η"
-                words = f"{p.label}, {at}"
-                axes.plot(list(p.values), list(p.values.values()), color=color, linestyle=(0, (1.2, 1.6)), label=words)
-        axes.set(xscale="log", yscale="log", xlabel="communication rounds")
-        axes.set_ylabel("running mean of the metric")
-        axes.set_title("‖∇f(x̄)‖² + (L²/m) Σᵢ‖xᵢ − x̄‖², measured and promised")
+            seen = measured(groups.get(p.label, []), p.quantity, explained.L, p.K)
+            axes.plot(seen.x, seen.mean, color=color, label=f"{p.label}: {p.quantity.words}")
+            axes.fill_between(seen.x, seen.low, seen.high, color=color, alpha=0.15, linewidth=0)
+            values = p.values(places(explained.experiment.rounds))
+            if values:
+                axes.plot(
+                    list(values), list(values.values()), color=color, linestyle=(0, (1.2, 1.6)), label=_promised(p)
+                )
+        axes.set(xscale="log", yscale="log", xlabel="communication rounds", ylabel="over the rounds so far")
+        seeds = explained.experiment.seeds
+        whose = f" (with the constants of seed {seeds[0]})" if len(seeds) > 1 else ""
+        axes.set_title(f"What the theorems bound, measured and promised{whose}")
         axes.tick_params(**TICKS)
         figure.legend(loc="outside right upper", frameon=False)
     return figure
 
 
-def _as_column(history: History, values: Mapping[int, float]) -> History:
-    from netfleet.history import History
-
-    records = [{"round": t, "averaged": value} for t, value in values.items()]
-    return History(history.config, history.hash, history.label, history.seed, records, history.diverged)
+def _promised(p: Prediction) -> str:
+    assert p.theorem is not None
+    words = f"{p.label}, promised" + ("" if p.admissible else ", with an admissible η")
+    return words + (" (ζ² at x⁰)" if p.theorem.heterogeneity else "")

@@ -2,14 +2,15 @@
 
 On fᵢ(x) = Aᵢx²/2 + cᵢx a round is linear in state, offsets c and noise, so its matrices come from one round of the
 method itself on a basis. The theorem's left-hand side is then a quadratic form in c plus a multiple of σ², and so is
-its right-hand side: the largest ratio over all c, from x⁰ = 0, is a generalized eigenvalue, and the noise has a ratio
-of its own. The theorem holds for all c and σ at these W, A, K, η and S if and only if neither exceeds 1. Each Aᵢ may
+its right-hand side with f* in place of E𝔓_S: the largest ratio over all c, from x⁰ = 0, is a generalized eigenvalue,
+and the noise has a ratio of its own. That inequality holds for all c and σ at these W, A, K, η and S if and only if
+neither exceeds 1. The printed one, with E𝔓_S, is stronger; it follows from what `least_descent` looks at. Each Aᵢ may
 have either sign; only f needs to be bounded from below.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from netfleet.algorithms import ALGORITHMS
 from netfleet.theory import Constants
 
 Array = npt.NDArray[np.float64]
+Side = Literal["start", "noise"]  # of what a case is the worst
 
 
 class Worst(NamedTuple):
@@ -124,11 +126,11 @@ class Case(NamedTuple):
     def eta(self) -> float:
         return theory.largest_step(constants(self.W, self.A), self.K)[0]
 
-    def ratio(self) -> float:
+    def ratios(self) -> Worst:
         """Left over right-hand side; 0 where f has no minimum to speak of."""
         if self.A.mean() <= 1e-4 * np.abs(self.A).max():
-            return 0.0
-        return worst(self.W, self.A, self.K, self.eta).ratio
+            return Worst(0.0, 0.0)
+        return worst(self.W, self.A, self.K, self.eta)
 
 
 def drawn(rng: np.random.Generator) -> Case:
@@ -138,10 +140,14 @@ def drawn(rng: np.random.Generator) -> Case:
     return Case(size, rng.uniform(0.1, 1.99), curvature * rng.uniform(-1, 1, m), int(rng.integers(1, 21)))
 
 
-def climb(rng: np.random.Generator, starts: int = 30, steps: int = 300) -> Case:
-    """From the worst of some random cases on, whatever change makes it worse."""
-    case = max((drawn(rng) for _ in range(starts)), key=Case.ratio)
-    worst_ratio = case.ratio()
+def climb(rng: np.random.Generator, side: Side, starts: int = 30, steps: int = 300) -> Case:
+    """From the worst of some random cases on, whatever change makes that side of it worse."""
+
+    def height(case: Case) -> float:
+        return float(getattr(case.ratios(), side))
+
+    case = max((drawn(rng) for _ in range(starts)), key=height)
+    highest = height(case)
     for _ in range(steps):
         size = 10 ** rng.uniform(-3, 0)
         other = Case(
@@ -150,8 +156,8 @@ def climb(rng: np.random.Generator, starts: int = 30, steps: int = 300) -> Case:
             case.A * np.exp(size * rng.normal()) + size * np.abs(case.A).max() * rng.normal(size=case.A.shape),
             max(1, case.K + int(rng.integers(-2, 3))),
         )
-        if (ratio := other.ratio()) > worst_ratio:
-            case, worst_ratio = other, ratio
+        if (found := height(other)) > highest:
+            case, highest = other, found
     return case
 
 
