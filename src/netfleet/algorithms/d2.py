@@ -33,6 +33,7 @@ class D2(Algorithm):
 
     title = "D²"
     divides_by_eta = True
+    sums_differences = True
     least_eigenvalue = -1 / 3
     assumes = "none"
     citation = """@inproceedings{tang2018d2,

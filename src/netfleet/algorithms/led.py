@@ -39,6 +39,7 @@ class LED(Algorithm):
 
     title = "LED"
     divides_by_eta = True
+    sums_differences = True
     least_eigenvalue = -1 / 3
     assumes = "none"
     citation = """@article{alghunaim2024local,

@@ -49,6 +49,8 @@ class Codec(ABC):
     """How a vector is made short. `gamma` is the step towards the neighbours that its errors allow."""
 
     gamma: float = 1.0
+    #: Whether some entries are not sent at all.
+    sparse: bool = False
 
     @abstractmethod
     def encode(self, v: Tensor, keys: randomness.U64) -> Tensor:
@@ -158,6 +160,11 @@ class _Sparse(Codec):
     """Some of the entries, the rest taken as 0."""
 
     share: float
+
+    @property
+    def sparse(self) -> bool:  # type: ignore[override]
+        """With a share of 1 nothing is left out."""
+        return self.share < 1
 
     def count(self, d: int) -> int:
         """How many entries of d are sent."""
