@@ -69,6 +69,14 @@ def test_tracking_methods_stay_exact(kind: str, faults: Faults) -> None:
     assert distance(*run(kind, faults, 1200)) < 1e-10
 
 
+@pytest.mark.parametrize("kind", [*TRACKING, *ONE_VECTOR])
+def test_methods_stay_exact_when_workers_are_away_while_the_step_size_falls(kind: str) -> None:
+    falling = {"kind": "step", "start": 0.05, "every": 100, "factor": 0.85}
+    problem, snapshots = run(kind, Faults(absent=0.2, spell=10), 1200, eta=falling)
+    assert distance(problem, snapshots) < 1e-10
+    assert max(tracking_error(s.state) for s in snapshots) < 1e-10
+
+
 @pytest.mark.parametrize("rule", ["fold", "ignore"])
 @pytest.mark.parametrize("kind", ["net-fleet", "gt-sgd", "k-gt"])
 def test_the_usual_rules_lose_the_invariant_and_the_optimum(kind: str, rule: Any) -> None:
