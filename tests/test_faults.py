@@ -173,6 +173,16 @@ def test_counters_make_up_for_every_lost_message() -> None:
                 assert np.abs(taken[i] - due).max() < 1e-12
 
 
+def test_counters_are_as_exact_as_dropped_links_in_float32() -> None:
+    def ends(rule: Any) -> tuple[float, float]:
+        problem = Quadratics(8, d=4, seed=1, dtype=torch.float32)
+        problem, snapshots = run("net-fleet", Faults(loss=0.1, rule=rule), 2000, problem=problem)
+        return distance(problem, snapshots), tracking_error(snapshots[-1].state).item()
+
+    for counters, drop in zip(ends("counters"), ends("drop"), strict=True):
+        assert counters < 10 * drop
+
+
 @pytest.mark.parametrize("rule", ["drop", "fold", "ignore"])
 @pytest.mark.parametrize("kind", ["net-fleet", "led", "dfedsam"])
 def test_the_simulator_equals_the_peers(kind: str, rule: Any) -> None:

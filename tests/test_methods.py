@@ -271,6 +271,8 @@ def test_fewer_than_one_local_step_is_refused(kind: str, K: Any) -> None:
         ("k-gt", {"eta_s": 0.0}, "eta_s must be a finite number above 0, got 0.0"),
         ("led", {"beta": 1.5}, "beta, LED's step along the correction"),
         ("dfedsam", {"rho": -1.0}, "rho >= 0"),
+        ("dfedsam", {"rho": float("inf")}, "a finite rho >= 0 .* got rho = inf"),
+        ("dfedsam", {"rho": float("nan")}, "a finite rho >= 0 .* got rho = nan"),
         ("dfedsam", {"gossip": 0}, "gossip >= 1"),
     ],
 )
