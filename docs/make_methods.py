@@ -75,12 +75,12 @@ name: its text was not at hand, and what is known of it fits both periodical GT 
 are. If you have a paper at hand that says otherwise, an issue is welcome.
 
 **Limits.** D², LED and ProxSkip refuse weights with an eigenvalue below −1/3, under which they diverge; the
-default weights have none. They refuse `compress` with top-k and random-k as well, which the methods that track
-gradients bear: their correction sums differences of models, and old ones feed back. Partial participation
-(`participation`) is there where the paper has it; the corrections of VRL-SGD and Scaffnew rest on everyone
-taking part. FedAvg, SCAFFOLD and the other methods whose rounds end with the average show the server's model
-as every worker's; VRL-SGD and Scaffnew end theirs with the local steps, so their workers' columns show the
-local models.
+default weights have none. (LED with a β of its own: below (Kβ − 2) / (Kβ + 2).) They refuse `compress` with top-k
+and random-k as well, which the methods that track gradients bear: their correction sums differences of models,
+and old ones feed back. Partial participation (`participation`) is there where the paper has it; the
+corrections of VRL-SGD and Scaffnew rest on everyone taking part. FedAvg, SCAFFOLD and the other methods whose
+rounds end with the average show the server's model as every worker's; VRL-SGD and Scaffnew end theirs with the
+local steps, so their workers' columns show the local models.
 """
 HOW = """
 ## Measured

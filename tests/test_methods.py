@@ -253,6 +253,31 @@ def test_weights_under_which_a_method_diverges_are_refused(kind: str) -> None:
         simulate(kind, topology="one-peer-exponential", workers=8, problem="quadratics", rounds=2)
 
 
+@pytest.mark.parametrize("weights", ["laplacian", "metropolis"])
+@pytest.mark.parametrize("K", [1, 10])
+def test_the_largest_step_of_leds_correction_is_where_it_is_refused(K: int, weights: str) -> None:
+    torus = make_topology("torus", workers=16, weights=weights)
+    most = min(1.0, 2 * (1 + torus.least_eigenvalue) / (1 - torus.least_eigenvalue) / K)
+    problem = Quadratics(16, d=2, dtype=torch.float64)
+    problem.A[:] = 0  # nothing but the correction moves the models
+    problem.b[:] = 0
+
+    def spread(beta: float) -> float:
+        mix, c = matrix_mix(dense(torus)), torch.from_numpy(np.random.default_rng(0).standard_normal((16, 2)))
+        method = build("led", K=K, beta=beta)
+        state = method.State(torch.zeros_like(c), c - c.mean(0))
+        for t in range(3000):
+            state = method.round(problem, mix, t, state)  # type: ignore[arg-type]
+        return state.x.abs().max().item()
+
+    assert spread(0.95 * most) < 1e-6
+    assert simulate({"kind": "led", "K": K, "beta": most}, topology=torus, problem="quadratics", rounds=1)
+    if 1.05 * most <= 1:
+        assert spread(1.05 * most) > 1e6
+        with pytest.raises(ConfigError, match=rf"lower beta from {1.05 * most:.3g}\d* to at most {most:.3g}, or leave"):
+            simulate({"kind": "led", "K": K, "beta": 1.05 * most}, topology=torus, problem="quadratics", rounds=1)
+
+
 @pytest.mark.parametrize("kind", sorted(name for name in ALGORITHMS if hasattr(ALGORITHMS[name], "K")))
 @pytest.mark.parametrize("K", [0, -3, 2.5])
 def test_fewer_than_one_local_step_is_refused(kind: str, K: Any) -> None:
@@ -270,6 +295,7 @@ def test_fewer_than_one_local_step_is_refused(kind: str, K: Any) -> None:
         ("qg-dsgdm", {"mu": 1.0}, "mu, the momentum"),
         ("k-gt", {"eta_s": 0.0}, "eta_s must be a finite number above 0, got 0.0"),
         ("led", {"beta": 1.5}, "beta, LED's step along the correction"),
+        ("led", {"beta": 0.0}, r"must lie in \(0, 1\], got 0.0; leave it out for 1/K, or use ld-sgd"),
         ("dfedsam", {"rho": -1.0}, "rho >= 0"),
         ("dfedsam", {"rho": float("inf")}, "a finite rho >= 0 .* got rho = inf"),
         ("dfedsam", {"rho": float("nan")}, "a finite rho >= 0 .* got rho = nan"),

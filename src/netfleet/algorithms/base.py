@@ -86,6 +86,10 @@ class Algorithm(ABC):
         """η of round t."""
         return self.eta(t)  # type: ignore[operator]
 
+    def remedy(self, least: float) -> str:
+        """What to do about weights whose least eigenvalue is too low."""
+        return 'use weights = "laplacian", whose least is 1/3'
+
     @abstractmethod
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
         """The state before round 0, from the common initial model in every row of x."""

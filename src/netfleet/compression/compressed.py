@@ -86,6 +86,9 @@ class Compressed(Algorithm):
         given = {name: getattr(self, name) for name in ("method", "codec", "gamma", "memory")}
         return functools.partial(Compressed, **given), ()
 
+    def remedy(self, least: float) -> str:
+        return self.method.remedy(least)
+
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
         nothing = x[:, :0].double()
         channel = _Channel(self, f, mix, -1, nothing, nothing)
