@@ -55,7 +55,8 @@ in what c is refreshed with at an exchange, and in what that costs:
 | NET-FLEET, LU-GT | W (c + g) − g with g the last local gradient | two vectors |
 | periodical GT | the same with the first local gradient | two vectors |
 | K-GT | the same with the mean of the K local gradients | two vectors |
-| LED, ProxSkip | the same with that mean, and (I − W) x / (K η) in addition | one vector |
+| LED | the same with that mean, and (I − W) x / (K η) in addition, x where the steps begin | one vector |
+| ProxSkip | LED's, with a random number of local steps, K on average | one vector |
 | SCAFFOLD (II), VRL-SGD, Scaffnew | K-GT and LED on the exact average, where the two agree | to and from a server |
 
 SCAFFOLD (I) takes the gradient at the server's model instead of that mean; SVRG has a correction for every
