@@ -69,6 +69,15 @@ def test_rounding_moves_an_entry_by_less_than_a_level(bits_: int, seed: int, d: 
     assert (values - v).abs().max() <= 1.001 * v.abs().max() / (2 ** (bits_ - 1) - 1)
 
 
+@given(seed=st.integers(0, 100), d=st.integers(1, 60), size=st.floats(1e-25, 1e25))
+@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize(("to", "digits"), [("bfloat16", 8), ("float16", 11)])
+def test_a_cast_keeps_the_digits_of_numbers_of_any_size(to: str, digits: int, seed: int, d: int, size: float) -> None:
+    v = size * torch.randn(3, d, generator=torch.Generator().manual_seed(seed))
+    values = CODECS.build({"kind": "cast", "to": to})(v, keys(3)).values
+    assert ((values - v).abs() <= 2.0**-digits * v.abs() + 2.0**-38 * v.abs().amax(dim=1, keepdim=True)).all()
+
+
 def test_stochastic_rounding_is_right_on_average() -> None:
     v = torch.randn(1, 50, generator=torch.Generator().manual_seed(0)).expand(4000, -1)
     values = CODECS.build({"kind": "quantize", "bits": 4})(v, keys(4000)).values
@@ -94,6 +103,7 @@ def test_top_k_sends_the_largest_and_random_k_any() -> None:
     ("spec", "size"),
     [
         ("cast", 2 * 1000),
+        ({"kind": "cast", "to": "float16"}, 4 + 2 * 1000),
         ("quantize", 1000 + 4 * 4),
         ({"kind": "quantize", "bits": 4}, 500 + 4 * 4),
         ("top-k", 10 * 8),
@@ -117,7 +127,9 @@ EXACT_METHODS = ["net-fleet", "gt-sgd", "k-gt", "periodical-gt", "lu-gt", "momen
 
 
 @pytest.mark.parametrize("kind", EXACT_METHODS)
-@pytest.mark.parametrize("compress", ["quantize", {"kind": "quantize", "bits": 4}, "cast"], ids=str)
+@pytest.mark.parametrize(
+    "compress", ["quantize", {"kind": "quantize", "bits": 4}, "cast", {"kind": "cast", "to": "float16"}], ids=str
+)
 def test_exact_methods_stay_exact(kind: str, compress: Any, graph: Any, quadratics: Any) -> None:
     few = {"momentum-tracking": {"beta": 0.5}, "gt-sgd": {}, "d2": {}}.get(kind, {"K": 2})
     method = make_algorithm({"kind": kind, "eta": 0.08, "compress": compress, **few})
