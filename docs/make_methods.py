@@ -222,8 +222,27 @@ def measured() -> str:
     return "\n".join(lines) + "\n" + answer(results)
 
 
+def check_words(results: dict[str, Any]) -> None:
+    """Refuse results that say something else than the words of ANSWER."""
+    ours, kgt, led, ld = (results["methods"][label] for label in ("NET-FLEET", "K-GT", "LED", "LD-SGD"))
+    rounds = {label: found["round"] or math.inf for label, found in results["methods"].items()}
+    words = {
+        "K-GT and LED are there before NET-FLEET": max(rounds["K-GT"], rounds["LED"]) < rounds["NET-FLEET"] < math.inf,
+        "they bear three times its step size": all(math.isclose(m["eta"], 3 * ours["eta"]) for m in (kgt, led)),
+        "NET-FLEET ends higher than LD-SGD": ours["accuracy"] > ld["accuracy"],
+        "far higher by the workers' models": ours["worker_accuracy"] > ld["worker_accuracy"] + 0.05,
+        "but is not there first": rounds["LD-SGD"] < rounds["NET-FLEET"],
+    }
+    wrong = [claim for claim, holds in words.items() if not holds]
+    if wrong:
+        raise ValueError(
+            f"{RESULTS.name} does not say that {'; '.join(wrong)}; rewrite ANSWER in {Path(__file__).name}"
+        )
+
+
 def answer(results: dict[str, Any]) -> str:
     """The question that users ask first, with the numbers of the table."""
+    check_words(results)
     ours, kgt, led, ld = (results["methods"][label] for label in ("NET-FLEET", "K-GT", "LED", "LD-SGD"))
     share = led["bytes"] / ours["bytes"]
     return ANSWER.format(ours=ours, kgt=kgt, led=led, ld=ld, led_bytes=share, target=TARGET, percent=f"{TARGET:.0%}")
