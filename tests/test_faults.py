@@ -69,6 +69,18 @@ def test_tracking_methods_stay_exact(kind: str, faults: Faults) -> None:
     assert distance(*run(kind, faults, 1200)) < 1e-10
 
 
+def test_what_is_very_late_costs_rounds_but_not_the_sum() -> None:
+    problem, snapshots = run("net-fleet", Faults(delay=5), 400)
+    assert max(tracking_error(s.state) for s in snapshots) < 1e-11
+    assert distance(*run("net-fleet", Faults(delay=2), 400)) < distance(problem, snapshots) < 1
+
+
+def test_where_most_is_lost_counters_overshoot_and_dropped_links_do_not() -> None:
+    counters, drop = (distance(*run("net-fleet", Faults(loss=0.7, rule=r), 1000)) for r in ("counters", "drop"))  # type: ignore[arg-type]
+    assert counters > 1
+    assert drop < 1e-4
+
+
 @pytest.mark.parametrize("kind", [*TRACKING, *ONE_VECTOR])
 def test_methods_stay_exact_when_workers_are_away_while_the_step_size_falls(kind: str) -> None:
     falling = {"kind": "step", "start": 0.05, "every": 100, "factor": 0.85}
