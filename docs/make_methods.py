@@ -55,7 +55,8 @@ in what c is refreshed with at an exchange, and in what that costs:
 | NET-FLEET, LU-GT | W (c + g) − g with g the last local gradient | two vectors |
 | periodical GT | the same with the first local gradient | two vectors |
 | K-GT | the same with the mean of the K local gradients | two vectors |
-| LED, ProxSkip | the same with that mean, and (I − W) x / (K η) in addition | one vector |
+| LED | the same with that mean, and (I − W) x / (K η) in addition, x where the steps begin | one vector |
+| ProxSkip | LED's, with a random number of local steps, K on average | one vector |
 | SCAFFOLD (II), VRL-SGD, Scaffnew | K-GT and LED on the exact average, where the two agree | to and from a server |
 
 SCAFFOLD (I) takes the gradient at the server's model instead of that mean; SVRG has a correction for every
@@ -75,7 +76,9 @@ name: its text was not at hand, and what is known of it fits both periodical GT 
 are. If you have a paper at hand that says otherwise, an issue is welcome.
 
 **Limits.** D², LED and ProxSkip refuse weights with an eigenvalue below −1/3, under which they diverge; the
-default weights have none. Partial participation (`participation`) is there where the paper has it; the
+default weights have none. (LED with a β of its own: below (Kβ − 2) / (Kβ + 2).) They refuse `compress` with top-k
+and random-k as well, which the methods that track gradients bear: their correction sums differences of models,
+and old ones feed back. Partial participation (`participation`) is there where the paper has it; the
 corrections of VRL-SGD and Scaffnew rest on everyone taking part. FedAvg, SCAFFOLD and the other methods whose
 rounds end with the average show the server's model as every worker's; VRL-SGD and Scaffnew end theirs with the
 local steps, so their workers' columns show the local models.
@@ -219,8 +222,27 @@ def measured() -> str:
     return "\n".join(lines) + "\n" + answer(results)
 
 
+def check_words(results: dict[str, Any]) -> None:
+    """Refuse results that say something else than the words of ANSWER."""
+    ours, kgt, led, ld = (results["methods"][label] for label in ("NET-FLEET", "K-GT", "LED", "LD-SGD"))
+    rounds = {label: found["round"] or math.inf for label, found in results["methods"].items()}
+    words = {
+        "K-GT and LED are there before NET-FLEET": max(rounds["K-GT"], rounds["LED"]) < rounds["NET-FLEET"] < math.inf,
+        "they bear three times its step size": all(math.isclose(m["eta"], 3 * ours["eta"]) for m in (kgt, led)),
+        "NET-FLEET ends higher than LD-SGD": ours["accuracy"] > ld["accuracy"],
+        "far higher by the workers' models": ours["worker_accuracy"] > ld["worker_accuracy"] + 0.05,
+        "but is not there first": rounds["LD-SGD"] < rounds["NET-FLEET"],
+    }
+    wrong = [claim for claim, holds in words.items() if not holds]
+    if wrong:
+        raise ValueError(
+            f"{RESULTS.name} does not say that {'; '.join(wrong)}; rewrite ANSWER in {Path(__file__).name}"
+        )
+
+
 def answer(results: dict[str, Any]) -> str:
     """The question that users ask first, with the numbers of the table."""
+    check_words(results)
     ours, kgt, led, ld = (results["methods"][label] for label in ("NET-FLEET", "K-GT", "LED", "LD-SGD"))
     share = led["bytes"] / ours["bytes"]
     return ANSWER.format(ours=ours, kgt=kgt, led=led, ld=ld, led_bytes=share, target=TARGET, percent=f"{TARGET:.0%}")

@@ -85,7 +85,9 @@ COMPRESS_NOTE = """`compress = "quantize"`, or a table with one of these kinds a
 graph can have it. What is sent are differences to what the neighbours already know, as in CHOCO-
 SGD, so that errors fade; `memory = false` sends the vectors themselves, which a graph that changes
 in time needs. `gamma` is the step towards the neighbours, by default the codec's own: 1, for top-k
-4 · `share`, for random-k `share`.
+4 · `share`, for random-k `share`; lower it if the run swings or diverges. D², LED and ProxSkip refuse
+top-k and random-k, with which they can diverge, at small step sizes too: they learn their correction
+from differences of the models, most of which are then old.
 
 """
 NETWORK_NOTE = """

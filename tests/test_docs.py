@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 import runpy
@@ -65,6 +66,26 @@ def test_the_reference_page_is_current() -> None:
 def test_pages_made_from_results_are_current(name: str) -> None:
     made = runpy.run_path(str(ROOT / "docs" / f"make_{name}.py"))["page"]()
     assert (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") == made, f"run python docs/make_{name}.py"
+
+
+@pytest.mark.parametrize(
+    ("label", "change", "words"),
+    [
+        ("LED", {"round": 80.0}, "there before NET-FLEET"),
+        ("K-GT", {"round": None}, "there before NET-FLEET"),
+        ("K-GT", {"eta": 0.1}, "three times its step size"),
+        ("LD-SGD", {"accuracy": 0.99}, "ends higher than LD-SGD"),
+        ("LD-SGD", {"worker_accuracy": 0.93}, "far higher by the workers' models"),
+        ("LD-SGD", {"round": 300.0}, "not there first"),
+    ],
+)
+def test_results_that_say_otherwise_do_not_get_the_old_words(label: str, change: dict[str, float], words: str) -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "make_methods.py"))
+    results = json.loads((ROOT / "docs" / "methods.json").read_text(encoding="utf-8"))
+    script["check_words"](results)
+    results["methods"][label] |= change
+    with pytest.raises(ValueError, match=words):
+        script["check_words"](results)
 
 
 def test_the_example_names_every_method() -> None:

@@ -69,6 +69,26 @@ def test_tracking_methods_stay_exact(kind: str, faults: Faults) -> None:
     assert distance(*run(kind, faults, 1200)) < 1e-10
 
 
+def test_what_is_very_late_costs_rounds_but_not_the_sum() -> None:
+    problem, snapshots = run("net-fleet", Faults(delay=5), 400)
+    assert max(tracking_error(s.state) for s in snapshots) < 1e-11
+    assert distance(*run("net-fleet", Faults(delay=2), 400)) < distance(problem, snapshots) < 1
+
+
+def test_where_most_is_lost_counters_overshoot_and_dropped_links_do_not() -> None:
+    counters, drop = (distance(*run("net-fleet", Faults(loss=0.7, rule=r), 1000)) for r in ("counters", "drop"))  # type: ignore[arg-type]
+    assert counters > 1
+    assert drop < 1e-4
+
+
+@pytest.mark.parametrize("kind", [*TRACKING, *ONE_VECTOR])
+def test_methods_stay_exact_when_workers_are_away_while_the_step_size_falls(kind: str) -> None:
+    falling = {"kind": "step", "start": 0.05, "every": 100, "factor": 0.85}
+    problem, snapshots = run(kind, Faults(absent=0.2, spell=10), 1200, eta=falling)
+    assert distance(problem, snapshots) < 1e-10
+    assert max(tracking_error(s.state) for s in snapshots) < 1e-10
+
+
 @pytest.mark.parametrize("rule", ["fold", "ignore"])
 @pytest.mark.parametrize("kind", ["net-fleet", "gt-sgd", "k-gt"])
 def test_the_usual_rules_lose_the_invariant_and_the_optimum(kind: str, rule: Any) -> None:
@@ -163,6 +183,16 @@ def test_counters_make_up_for_every_lost_message() -> None:
             if all((i, j) in last for j in ring().neighbours(i)):  # all links of i were heard just now
                 due = sum(w * (sent[j] - sent[i]) for j, w in ring().row(i).items() if j != i)
                 assert np.abs(taken[i] - due).max() < 1e-12
+
+
+def test_counters_are_as_exact_as_dropped_links_in_float32() -> None:
+    def ends(rule: Any) -> tuple[float, float]:
+        problem = Quadratics(8, d=4, seed=1, dtype=torch.float32)
+        problem, snapshots = run("net-fleet", Faults(loss=0.1, rule=rule), 2000, problem=problem)
+        return distance(problem, snapshots), tracking_error(snapshots[-1].state).item()
+
+    for counters, drop in zip(ends("counters"), ends("drop"), strict=True):
+        assert counters < 10 * drop
 
 
 @pytest.mark.parametrize("rule", ["drop", "fold", "ignore"])

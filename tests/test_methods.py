@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -216,6 +216,64 @@ def test_lu_gt_without_local_steps_is_gt_dsgd(graph: Any, noisy: Problem) -> Non
         assert np.abs(lu_gt[t + 1].x.numpy() - X).max() < EXACT
 
 
+class Watched:
+    """A problem that remembers where its gradients were asked for, and what they were."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.seen = problem, []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.problem, name)
+
+    def grad(self, x: torch.Tensor, sample: Any) -> torch.Tensor:
+        g = self.problem.grad(x, sample)
+        self.seen.append((x.numpy().copy(), g.numpy().copy()))
+        return g
+
+
+FAMILY = [
+    ("net-fleet", lambda g: g[-1], 0),
+    ("lu-gt", lambda g: g[-1], 0),
+    ("periodical-gt", lambda g: g[0], 0),
+    ("k-gt", lambda g: g.mean(0), 0),
+    ("led", lambda g: g.mean(0), 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "chosen", "pull"), FAMILY, ids=[row[0] for row in FAMILY])
+def test_the_correction_is_refreshed_as_the_table_of_the_family_says(
+    graph: Any, noisy: Problem, kind: str, chosen: Any, pull: int
+) -> None:
+    K, eta, W, f = 4, 0.05, dense(graph), Watched(noisy)
+    method, mix = build(kind, K=K, eta=eta), matrix_mix(W)
+    state, rounds = method.init(f, mix, f.start().repeat(6, 1)), []  # type: ignore[arg-type]
+    for t in range(8):
+        f.seen.clear()
+        state = method.round(f, mix, t, state)  # type: ignore[arg-type]
+        x, g = (np.stack(part) for part in zip(*f.seen, strict=True))  # [K, m, d]
+        c = (x[:-1] - x[1:]) / eta - g[:-1]  # x ← x − η (g + c)
+        assert np.abs(c - c[0]).max() < EXACT / eta, "one correction in all of a round's steps"
+        rounds.append((x[0], g, c[0]))
+    assert np.abs(rounds[-1][2].sum(0)).max() < EXACT / eta
+    for (x, g, c), (_, _, after) in pairwise(rounds):
+        refreshed = W @ (c + chosen(g)) - chosen(g) + pull * (x - W @ x) / (K * eta)
+        assert np.abs(after - refreshed).max() < EXACT / eta
+
+
+def test_periodical_gt_without_further_local_steps_is_gt_dsgd(graph: Any, noisy: Problem) -> None:
+    W, eta = dense(graph), 0.1
+    G = transcripts.gradient_of(noisy)
+    X = noisy.start().repeat(6, 1).numpy()
+    g = G(X, 0, 1)
+    Y = W @ G(X, 0, 0) + g - G(X, 0, 0)  # the tracker has been through one exchange
+    states = rollout(build("periodical-gt", K=1, eta=eta), noisy, matrix_mix(W), 8)[1:]
+    for t, state in enumerate(states):  # GT-DSGD: W after the step
+        assert np.abs(state.y.numpy() - Y).max() < EXACT
+        X = W @ (X - eta * Y)
+        assert np.abs(W @ state.x.numpy() - X).max() < EXACT
+        Y, g = W @ Y + G(X, t + 1, 1) - g, G(X, t + 1, 1)
+
+
 def test_k_gt_is_net_fleets_family(graph: Any, quadratics: Any) -> None:
     # With exact gradients near the optimum all local gradients of a round agree, so do the corrections: −∇fᵢ(x*).
     wanted = -quadratics.full_grad(quadratics.optimum.expand(6, -1))
@@ -253,6 +311,31 @@ def test_weights_under_which_a_method_diverges_are_refused(kind: str) -> None:
         simulate(kind, topology="one-peer-exponential", workers=8, problem="quadratics", rounds=2)
 
 
+@pytest.mark.parametrize("weights", ["laplacian", "metropolis"])
+@pytest.mark.parametrize("K", [1, 10])
+def test_the_largest_step_of_leds_correction_is_where_it_is_refused(K: int, weights: str) -> None:
+    torus = make_topology("torus", workers=16, weights=weights)
+    most = min(1.0, 2 * (1 + torus.least_eigenvalue) / (1 - torus.least_eigenvalue) / K)
+    problem = Quadratics(16, d=2, dtype=torch.float64)
+    problem.A[:] = 0  # nothing but the correction moves the models
+    problem.b[:] = 0
+
+    def spread(beta: float) -> float:
+        mix, c = matrix_mix(dense(torus)), torch.from_numpy(np.random.default_rng(0).standard_normal((16, 2)))
+        method = build("led", K=K, beta=beta)
+        state = method.State(torch.zeros_like(c), c - c.mean(0))
+        for t in range(3000):
+            state = method.round(problem, mix, t, state)  # type: ignore[arg-type]
+        return state.x.abs().max().item()
+
+    assert spread(0.95 * most) < 1e-6
+    assert simulate({"kind": "led", "K": K, "beta": most}, topology=torus, problem="quadratics", rounds=1)
+    if 1.05 * most <= 1:
+        assert spread(1.05 * most) > 1e6
+        with pytest.raises(ConfigError, match=rf"lower beta from {1.05 * most:.3g}\d* to at most {most:.3g}, or leave"):
+            simulate({"kind": "led", "K": K, "beta": 1.05 * most}, topology=torus, problem="quadratics", rounds=1)
+
+
 @pytest.mark.parametrize("kind", sorted(name for name in ALGORITHMS if hasattr(ALGORITHMS[name], "K")))
 @pytest.mark.parametrize("K", [0, -3, 2.5])
 def test_fewer_than_one_local_step_is_refused(kind: str, K: Any) -> None:
@@ -270,7 +353,10 @@ def test_fewer_than_one_local_step_is_refused(kind: str, K: Any) -> None:
         ("qg-dsgdm", {"mu": 1.0}, "mu, the momentum"),
         ("k-gt", {"eta_s": 0.0}, "eta_s must be a finite number above 0, got 0.0"),
         ("led", {"beta": 1.5}, "beta, LED's step along the correction"),
+        ("led", {"beta": 0.0}, r"must lie in \(0, 1\], got 0.0; leave it out for 1/K, or use ld-sgd"),
         ("dfedsam", {"rho": -1.0}, "rho >= 0"),
+        ("dfedsam", {"rho": float("inf")}, "a finite rho >= 0 .* got rho = inf"),
+        ("dfedsam", {"rho": float("nan")}, "a finite rho >= 0 .* got rho = nan"),
         ("dfedsam", {"gossip": 0}, "gossip >= 1"),
     ],
 )

@@ -154,6 +154,44 @@ def test_with_a_target_the_fastest_is_best(tmp_path: Path) -> None:
         tune(quadratics(), grid, target=math.nan)
 
 
+def late() -> Any:
+    """What starts fast does not end best: the noise stays where the step size is large."""
+    noisy, plain = {"kind": "quadratics", "d": 3, "sigma": 0.5}, [{"kind": "dsgd"}]
+    return quadratics(rounds=54, problem=noisy, algorithms=plain, evaluation={"every": 1})
+
+
+LATE = {"eta": [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]}
+
+
+class Stopping(Quiet):
+    """A user who presses Ctrl-C in some round."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def round(self, t: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("target", [None, 1.0])
+def test_halving_ends_the_same_again_and_after_an_interruption(tmp_path: Path, target: float | None) -> None:
+    first = tune(late(), LATE, tmp_path / "whole", halving=True, target=target)
+    assert tune(late(), LATE, tmp_path / "whole", halving=True, target=target) == first
+    for after in (5, 60, 100):  # in each of the stages
+        out = tmp_path / str(after)
+        with pytest.raises(KeyboardInterrupt):
+            tune(late(), LATE, out, halving=True, target=target, display=Stopping(after))
+        assert tune(late(), LATE, out, halving=True, target=target) == first
+
+
+def test_halving_among_runs_of_the_whole_grid_leaves_the_same_behind(tmp_path: Path) -> None:
+    alone = tune(late(), LATE, tmp_path / "alone", halving=True)
+    tune(late(), LATE, tmp_path / "both")
+    assert tune(late(), LATE, tmp_path / "both", halving=True) == alone
+
+
 def test_halving_does_not_change_what_a_run_records(tmp_path: Path) -> None:
     dear = quadratics(evaluation={"every": 2, "full_every": 20})
     trial = tune(dear, {"eta": [0.01, 0.02, 0.05]}, tmp_path, halving=True)["plain"][0].trial
@@ -223,4 +261,22 @@ def test_the_command_writes_an_experiment_that_runs(tmp_path: Path, capsys: Any)
 def test_a_bad_grid_is_refused(arguments: list[str], words: str, tmp_path: Path, capsys: Any) -> None:
     assert main(["tune", *arguments, "--out", str(tmp_path / "out")]) == 2
     assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+class Forbidden(Quiet):
+    """A display of runs that must not be begun."""
+
+    def begin(self, label: str, start: int, rounds: int) -> None:
+        pytest.fail(f"{label} was begun")
+
+
+def test_what_the_last_point_would_be_refused_for_is_found_before_the_first(tmp_path: Path) -> None:
+    algorithms = [{"kind": "net-fleet", "K": 2}, {"kind": "d2"}]
+    torus = quadratics(topology={"kind": "torus", "workers": 16, "weights": "metropolis"}, algorithms=algorithms)
+    with pytest.raises(ConfigError, match="D² diverges if W has an eigenvalue below"):
+        tune(torus, {"eta": [0.01]}, tmp_path / "out", display=Forbidden())
+    labelled = quadratics(problem={"data": "digits", "model": "softmax"})
+    with pytest.raises(ConfigError, match=r"above 0 and at most 1 \(0.9 for 90 %\), got 90"):
+        tune(labelled, {"eta": [0.01]}, tmp_path / "out", target=90, display=Forbidden())
     assert not (tmp_path / "out").exists()

@@ -87,7 +87,7 @@ def run_experiment(
     """
     runs = experiment.runs()
     setting = functools.lru_cache(maxsize=1)(functools.partial(build_setting, experiment))
-    _check_all(experiment, setting(runs[0].seed))  # bad input is found before anything is written
+    check_all(experiment, setting(runs[0].seed))  # bad input is found before anything is written
     if out is not None:
         _prepare(out, experiment, resume, overwrite)
     histories = []
@@ -99,8 +99,8 @@ def run_experiment(
     return histories
 
 
-def _check_all(experiment: Experiment, setting: Setting) -> None:
-    """What does not go together, of any of the algorithms."""
+def check_all(experiment: Experiment, setting: Setting) -> None:
+    """Refuse what does not go together, of any of the algorithms."""
     for run in experiment.runs()[: len(experiment.algorithms)]:
         _check(make_algorithm(run.config["algorithm"]), experiment, setting)
 

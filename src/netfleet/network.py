@@ -154,5 +154,5 @@ def _check_eigenvalues(method: Algorithm, topology: Topology) -> None:
     if least < method.least_eigenvalue - 1e-9:
         raise ConfigError(
             f"{method.title} diverges if W has an eigenvalue below {method.least_eigenvalue:.3g}, and the least is "
-            f'{least:.3g} here; use weights = "laplacian", whose least is 1/3'
+            f"{least:.3g} here; {method.remedy(least)}"
         )

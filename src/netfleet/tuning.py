@@ -20,7 +20,7 @@ import numpy as np
 from netfleet.compression import make_algorithm
 from netfleet.config import Experiment, Table
 from netfleet.errors import ConfigError
-from netfleet.experiment import build_setting, run_one
+from netfleet.experiment import Setting, build_setting, check_all, run_one
 from netfleet.history import History
 from netfleet.progress import Display, Quiet
 from netfleet.registry import suggestion
@@ -149,9 +149,10 @@ def tune(
     if target is not None and not math.isfinite(target):
         raise ConfigError(f"the target must be a number (an accuracy such as 0.9, or a loss), got {target}")
     setting = lru_cache(maxsize=len(experiment.seeds))(partial(build_setting, experiment))
-    setting(experiment.seeds[0])
+    methods = trials(experiment, grid)
+    _check_first(methods, setting(experiment.seeds[0]), target)
     results = {}
-    for method, points in trials(experiment, grid).items():
+    for method, points in methods.items():
         outcomes: dict[str, Outcome] = {}
         left = points
         for rounds in stages(experiment.rounds, len(points), experiment.evaluation.every, halving):
@@ -164,11 +165,31 @@ def tune(
     return results
 
 
+def _check_first(methods: Mapping[str, Sequence[Trial]], setting: Setting, target: float | None) -> None:
+    """Find what would be refused by the last run before the first is made."""
+    for trial in itertools.chain.from_iterable(methods.values()):
+        check_all(trial.experiment, setting)
+    if target is not None:
+        scores = setting.problem.evaluate(setting.problem.start()[None], limit=1)
+        _check_target(target, labelled=scores.accuracy is not None)
+
+
+def _check_target(target: float, *, labelled: bool) -> None:
+    if labelled and not 0 < target <= 1:
+        raise ConfigError(f"an accuracy to reach is above 0 and at most 1 (0.9 for 90 %), got {target:g}")
+
+
 def _outcome(trial: Trial, made: Sequence[History], rounds: int, target: float | None) -> Outcome:
+    made = [_until(history, rounds) for history in made]
     hits = [None if target is None or h.diverged else rounds_to(h, target) for h in made]
     known = [hit for hit in hits if hit is not None]
     reached = float(np.mean(known)) if len(known) == len(made) else None
     return Outcome(trial, float(np.mean([score(h) for h in made])), rounds, reached)
+
+
+def _until(history: History, rounds: int) -> History:
+    """What was known after so many rounds: a run that is kept may have gone on since."""
+    return replace(history, records=[record for record in history if record["round"] <= rounds])
 
 
 def _run(trial: Trial, run: Any, rounds: int, setting: Any, out: Path | None, display: Display) -> History:
@@ -191,8 +212,7 @@ def rounds_to(history: History, target: float) -> int | None:
     """The first round that was seen with this accuracy or more (this loss or less, where there is no accuracy)."""
     for record in history:
         labelled = record.get("accuracy") is not None
-        if labelled and not 0 < target <= 1:
-            raise ConfigError(f"an accuracy to reach is above 0 and at most 1 (0.9 for 90 %), got {target:g}")
+        _check_target(target, labelled=labelled)
         if _quality(record) >= (target if labelled else -target):
             return int(record["round"])
     return None

@@ -61,6 +61,8 @@ class Algorithm(ABC):
     server: ClassVar[bool] = False
     #: Whether it divides by the step size, which must then never be 0.
     divides_by_eta: ClassVar[bool] = False
+    #: Whether its correction is a sum of x − W x over the rounds, into which entries that are not sent feed back.
+    sums_differences: ClassVar[bool] = False
     #: W must have no eigenvalue below this.
     least_eigenvalue: ClassVar[float] = -1.0
     title: ClassVar[str] = ""
@@ -83,6 +85,10 @@ class Algorithm(ABC):
     def step_size(self, t: int) -> float:
         """η of round t."""
         return self.eta(t)  # type: ignore[operator]
+
+    def remedy(self, least: float) -> str:
+        """What to do about weights whose least eigenvalue is too low."""
+        return 'use weights = "laplacian", whose least is 1/3'
 
     @abstractmethod
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:

@@ -4,14 +4,18 @@ r"""D²: decentralized training over decentralized data, called exact diffusion 
 |---|---|---|
 | x_t⁽ⁱ⁾ | `x` | model of a worker |
 | γ_t | `eta` | step size |
-| | `h` | x_{t−1} − γ_{t−1} ∇F(x_{t−1}; ξ_{t−1}) |
+| (x_{t−1} − γ ∇F(x_{t−1}; ξ_{t−1}) − x_t) / γ | `c` | correction, in the unit of a gradient; Σᵢ cᵢ = 0 |
 
     x_{t+½} = 2 x_t − x_{t−1} − γ ∇F(x_t; ξ_t) + γ ∇F(x_{t−1}; ξ_{t−1})              (1)
     x_{t+1} = W x_{t+½}                                                           (2)
 
-In round 0, x_{½} = x₀ − γ ∇F(x₀; ξ₀). When γ changes, (x_{t−1} − x_t)/γ_{t−1} takes the place of the difference, so
-that what the workers have learned about each other keeps its size. W must have no eigenvalue below −1/3; the
-weights of the NET-FLEET paper have none below 1/3. A round here begins with the exchange, so `x` is x_{t+½}. Exact
+With c, (1) is x_{t+½} = x_t − γ (∇F(x_t; ξ_t) + c_t), and by the same equation a round earlier
+
+    c_t = c_{t−1} + (x_{t−½} − x_t) / γ,  c_0 = 0                                 (3)
+
+which is LED with one local step. Kept like this, what the workers have learned about each other keeps its size when γ
+changes, and its sum, 0, when some of them are away for rounds in which it does. W must have no eigenvalue below −1/3;
+the weights of the NET-FLEET paper have none below 1/3. A round here begins with the exchange, so `x` is x_{t+½}. Exact
 diffusion is D² with (I + W)/2.
 """
 
@@ -20,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
@@ -33,6 +38,7 @@ class D2(Algorithm):
 
     title = "D²"
     divides_by_eta = True
+    sums_differences = True
     least_eigenvalue = -1 / 3
     assumes = "none"
     citation = """@inproceedings{tang2018d2,
@@ -52,13 +58,13 @@ class D2(Algorithm):
 
     class State(NamedTuple):
         x: Tensor  # [..., d]
-        h: Tensor  # [..., d]
+        c: Tensor  # [..., d]
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x, x)
+        return self.State(x, torch.zeros_like(x))
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta, before = self.step_size(t), self.step_size(max(t - 1, 0))
         x = mix(s.x)  # eq. (2)
-        h = x.sub(f.grad(x, f.sample(t, 1)), alpha=eta)
-        return self.State(x.sub_(s.h).mul_(eta / before).add_(h), h)  # eq. (1)
+        c = (s.x - x).div_(before).add_(s.c)  # eq. (3)
+        return self.State(x.sub_(f.grad(x, f.sample(t, 1)) + c, alpha=eta), c)  # eq. (1)

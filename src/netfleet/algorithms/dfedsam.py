@@ -16,6 +16,7 @@ is LD-SGD.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,8 +50,10 @@ class DFedSAM(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.rho >= 0 or self.gossip < 1:
-            raise ConfigError(f"DFedSAM needs rho >= 0 and gossip >= 1, got rho = {self.rho}, gossip = {self.gossip}")
+        if not 0 <= self.rho < math.inf or self.gossip < 1:
+            raise ConfigError(
+                f"DFedSAM needs a finite rho >= 0 and gossip >= 1, got rho = {self.rho}, gossip = {self.gossip}"
+            )
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
         return self.State(x)

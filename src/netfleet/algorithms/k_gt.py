@@ -12,8 +12,11 @@ r"""K-GT: gradient tracking with K local steps, corrected by the mean of all of 
     x⁽ᵗ⁺¹⁾ = W (x⁽ᵗ⁾ − K η_s η_c z⁽ᵗ⁾)                                           (3)
 
 NET-FLEET's correction within a round is W y₀ − g₀, which rests on the last mini-batch; this one rests on the mean of
-K. A round here begins with the exchange, and the corrections begin at 0. On the exact average this is SCAFFOLD
-(option II) with η_s as its server step.
+K. A round here begins with the exchange. On the exact average this is SCAFFOLD (option II) with η_s as its server step.
+
+Deviation: the paper begins with cᵢ = (1/n) Σⱼ ∇Fⱼ(x⁰; ξ) − ∇Fᵢ(x⁰; ξ), which takes an exact average over all workers
+before the first round; here the corrections begin at 0. Both sum to 0, so the fixed points are the same; the first
+rounds differ.
 """
 
 from __future__ import annotations

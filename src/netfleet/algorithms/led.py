@@ -14,6 +14,10 @@ r"""LED: local exact diffusion, K corrected local steps between two exchanges of
 A round here begins with the exchange, and y starts at 0. Keeping β y / α instead of y gives the same iterates, and
 stays right when the step size changes. β = 1/τ is the default: then τ = 1 is D², and on the exact
 average LED is SCAFFOLD (option II).
+
+Without gradients, (1) to (3) are stable on an eigenvalue λ of W while τ β < 2 (1 + λ) / (1 − λ): the weights must have
+none below (τβ − 2) / (τβ + 2), which for β = 1/τ is −1/3. A smaller step size does not help where that fails. With
+β = 0 nothing is learned; that is LD-SGD.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ class LED(Algorithm):
 
     title = "LED"
     divides_by_eta = True
-    least_eigenvalue = -1 / 3
+    sums_differences = True
     assumes = "none"
     citation = """@article{alghunaim2024local,
   title   = {Local Exact-Diffusion for Decentralized Optimization and Learning},
@@ -57,8 +61,29 @@ class LED(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.beta is not None and not 0 <= self.beta <= 1:
-            raise ConfigError(f"beta, LED's step along the correction, must lie in [0, 1], got {self.beta!r}")
+        if self.beta is not None and not 0 < self.beta <= 1:
+            raise ConfigError(
+                f"beta, LED's step along the correction, must lie in (0, 1], got {self.beta!r}; leave it out for 1/K, "
+                f"or use ld-sgd for no correction"
+            )
+
+    @property
+    def least_eigenvalue(self) -> float:  # type: ignore[override]
+        """Below it the correction overshoots, whatever the step size."""
+        return (self.K * self._beta - 2) / (self.K * self._beta + 2)
+
+    def remedy(self, least: float) -> str:
+        """Where beta was given, it is what to change."""
+        if self.beta is None:
+            return super().remedy(least)
+        return (
+            f"lower beta from {self.beta:g} to at most {2 * (1 + least) / (1 - least) / self.K:.3g}, or leave it out "
+            f"(1/K) and {super().remedy(least)}"
+        )
+
+    @property
+    def _beta(self) -> float:
+        return 1 / self.K if self.beta is None else self.beta
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
         return self.State(x, torch.zeros_like(x))
@@ -66,8 +91,7 @@ class LED(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta, before = self.step_size(t), self.step_size(max(t - 1, 0))
         x = mix(s.x)  # eq. (2)
-        beta = 1 / self.K if self.beta is None else self.beta
-        c = (s.x - x).mul_(beta / before).add_(s.c)  # eq. (3)
+        c = (s.x - x).mul_(self._beta / before).add_(s.c)  # eq. (3)
         for k in range(1, self.steps(f, t) + 1):
             x.sub_(f.grad(x, f.sample(t, k)) + c, alpha=eta)  # eq. (1)
         return self.State(x, c)

@@ -10,7 +10,8 @@ r"""Periodical GT: gradient tracking at the exchanges only; the local steps keep
 
 Named in the K-GT paper as the method to improve on; written from that description. NET-FLEET differs in that its
 tracker is fed the last gradient of a round, not the first. With K = 1 this is gradient tracking with W after the step
-(GT-DSGD), whose exchange falls at another place in the round.
+(GT-DSGD), whose exchange falls at another place in the round, and whose tracker has been through one exchange at the
+start.
 """
 
 from __future__ import annotations

@@ -14,6 +14,10 @@ Only q is sent. As x̂ follows x, q goes to 0 and its error with it, so consensu
 doubly stochastic, (2) leaves Σᵢ xᵢ as it is whatever Q does, so gradient tracking stays right. Without memory, x̂ is 0
 before every exchange: then W may change from round to round, but the error stays. The memory is in float64: what it
 loses in rounding would be added to x again in every round.
+
+Top-k and random-k leave x̂ behind x by many rounds. Gradient tracking bears that (with a lower γ where it swings). D²,
+LED and ProxSkip are refused: their correction sums γ Σⱼ wᵢⱼ (x̂ⱼ − x̂ᵢ) over the rounds and moves x by it, so what is old
+feeds back. Where steep objectives do not damp that, it grows; smaller steps make it worse, and so does a smaller share.
 """
 
 from __future__ import annotations
@@ -64,6 +68,12 @@ class Compressed(Algorithm):
                 f"compress: {self.method.title} has a server, whose answers would have to be compressed as well; use a "
                 f"method over a graph"
             )
+        if self.method.sums_differences and self.codec.sparse:
+            raise ConfigError(
+                f"compress: {self.method.title} learns its correction from differences of the models, and can diverge "
+                f"where only some of their entries are sent, at small step sizes too; use quantize or cast, or a "
+                f"method that tracks gradients (net-fleet, k-gt, …)"
+            )
         inner = self.method.State.__annotations__
         memory = {"known": Tensor, "heard": Tensor} if self.memory else {}
         own = {"eta": self.method.eta, "State": NamedTuple("State", [*inner.items(), *memory.items()])}
@@ -75,6 +85,9 @@ class Compressed(Algorithm):
         """Pickled as what it is made of: its State is a class of its own, which no module has."""
         given = {name: getattr(self, name) for name in ("method", "codec", "gamma", "memory")}
         return functools.partial(Compressed, **given), ()
+
+    def remedy(self, least: float) -> str:
+        return self.method.remedy(least)
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
         nothing = x[:, :0].double()

@@ -36,15 +36,17 @@ class Remembering:
         return out
 
     def _counted(self, links: Links, name: str, v: Tensor) -> Tensor:
+        """Sums grow with the rounds while what is read off them does not, so they are kept in float64."""
         i, j = (torch.from_numpy(ends).to(v.device) for ends in (links.i, links.j))
-        sums = self.memory.get(f"{name}/sums", torch.zeros_like(v)) + v
+        new = v.double()
+        sums = self.memory.get(f"{name}/sums", torch.zeros_like(new)) + new
         gap = sums[j] - sums[i]  # [links, d]: all that should have come over each link by now
         taken = self.memory.get(f"{name}/taken", torch.zeros_like(gap))
         heard, apart = (torch.from_numpy(mask)[:, None].to(v.device) for mask in (links.heard, links.apart))
         now = torch.where(heard, gap, taken)
         # while one of the two is away nothing flows between them, now or later
-        self.memory |= {f"{name}/sums": sums, f"{name}/taken": torch.where(apart, taken + v[j] - v[i], now)}
-        return v.clone().index_add_(0, i, (now - taken).mul_(_column(links.w, v)))
+        self.memory |= {f"{name}/sums": sums, f"{name}/taken": torch.where(apart, taken + new[j] - new[i], now)}
+        return new.index_add(0, i, (now - taken).mul_(_column(links.w, new))).to(v.dtype)
 
 
 def _column(values: object, like: Tensor) -> Tensor:
