@@ -129,12 +129,17 @@ def graphs() -> str:
 
 
 def slopes() -> str:
-    """The fitted exponents of the studies in reproduce/speedup."""
+    """The picture of the studies in reproduce/speedup, their fitted exponents, and how runs compare with Theorem 1."""
     folder = ROOT / "reproduce"
-    studies = speedup.find(folder)
-    found = [(s, scaling.rows(s, scaling.Results(folder / speedup.NAME / f"{s.name}.json"))) for s in studies]
+    known = [(s, scaling.Results(folder / speedup.NAME / f"{s.name}.json")) for s in speedup.find(folder)]
+    found = [(study, scaling.rows(study, results)) for study, results in known]
     rows = [speedup.HEADINGS, ("---",) * len(speedup.HEADINGS), *speedup.slopes(found)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) if len(rows) > 2 else "Not run yet."
+    if len(rows) == 2:
+        return "Not run yet."
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    sentences = "\n".join(f"- {sentence}." for sentence in speedup.margins(known))
+    picture = f"![The averaged metric, and below what m does to it](../reproduce/figures/{speedup.NAME}.png)"
+    return f"{picture}\n\n{table}\n\n{sentences}"
 
 
 def page() -> str:
