@@ -12,7 +12,7 @@ import torch
 
 from netfleet import Algorithm, ModuleProblem, NetFleet, Problem, Topology, load_dataset, make_partition, make_topology
 from netfleet.algorithms import ALGORITHMS
-from netfleet.engines.loop import Snapshot
+from netfleet.engines.loop import Host, Snapshot, together
 from netfleet.models import MODELS
 from netfleet.problems.synthetic import Logistic, Quadratics
 
@@ -28,10 +28,13 @@ class Memory:
     def due(self, t: int) -> bool:
         return True
 
-    def take(self, snapshot: Snapshot) -> None:
-        self.snapshots.append(snapshot)
+    def take(self, snapshot: Snapshot, host: Host) -> None:
+        whole = together(snapshot, host)
+        if host.census.keeps:
+            self.host = host
+            self.snapshots.append(whole)
 
-    def rescue(self, snapshot: Snapshot) -> None: ...
+    def rescue(self, snapshot: Snapshot, host: Host) -> None: ...
 
     def progress(self, t: int) -> None: ...
 

@@ -20,7 +20,6 @@ from netfleet.compression import CODECS, Compressed, Packed, make_algorithm, pac
 from netfleet.config import experiment
 from netfleet.engines import ENGINES
 from netfleet.experiment import build_setting
-from netfleet.history import CHECKPOINT_FILE
 from netfleet.metrics import tracking_error
 from netfleet.network import network_for
 from netfleet.problems.synthetic import Quadratics
@@ -245,7 +244,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
     run, setting, half = table.runs()[0], build_setting(table, 0), Memory()
     method = make_algorithm(run.config["algorithm"])
     ENGINES["simulator"](setting.problem, setting.topology, method, 4, half, None, 1)
-    checkpoint.save(tmp_path / run.folder / CHECKPOINT_FILE, half.snapshots[-1], run.hash)  # as if stopped after 4
+    checkpoint.save(tmp_path / run.folder, half.snapshots[-1], half.host, run.hash)  # as if stopped after 4
     again = run_experiment(table, tmp_path, resume=True)[0]
     assert again.final.t == 6
     for a, b in zip(whole.final.state, again.final.state, strict=True):

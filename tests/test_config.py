@@ -94,7 +94,7 @@ BAD: dict[str, tuple[dict[str, Any], type[NetfleetError], str]] = {
     "unknown engine": (
         changed(engine={"kind": "cloud"}),
         ConfigError,
-        "must be one of 'simulator', 'peers', got 'cloud'",
+        "must be one of 'simulator', 'peers', 'distributed', got 'cloud'",
     ),
     "labels that share a folder": (
         changed(algorithms=[{"kind": "dsgd", "label": "A"}, {"kind": "dsgd", "label": "a"}]),

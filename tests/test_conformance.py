@@ -14,7 +14,7 @@ from conftest import Memory, digits_problem, matrix_mix, methods, rollout
 from netfleet import Algorithm, ConfigError, Topology, make_topology
 from netfleet.algorithms import ALGORITHMS
 from netfleet.engines import ENGINES
-from netfleet.engines.loop import _Counted
+from netfleet.engines.loop import Counted
 from netfleet.metrics import tracking_error
 from netfleet.problems.synthetic import Quadratics
 
@@ -118,7 +118,7 @@ def test_every_tensor_of_a_round_is_on_the_problems_device(method: Algorithm) ->
     # Torch's "meta" device computes nothing, but refuses to mix devices as an accelerator does.
     problem = Quadratics(6, d=3)
     problem.A, problem.b, problem.device = problem.A.to("meta"), problem.b.to("meta"), torch.device("meta")
-    f, mix = _Counted(problem), matrix_mix(torch.empty(6, 6, device="meta"))
+    f, mix = Counted(problem), matrix_mix(torch.empty(6, 6, device="meta"))
     state = method.init(f, mix, torch.empty(6, 3, device="meta"))  # type: ignore[arg-type]
     for t in range(2):
         state = method.round(f, mix, t, state)  # type: ignore[arg-type]

@@ -20,7 +20,6 @@ from netfleet.engines import ENGINES
 from netfleet.engines.remembering import Remembering
 from netfleet.experiment import build_setting
 from netfleet.faults import Unreliable
-from netfleet.history import CHECKPOINT_FILE
 from netfleet.metrics import tracking_error
 from netfleet.network import network_for
 from netfleet.problems.synthetic import Quadratics
@@ -247,7 +246,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path, network: dict[str, Any])
     method = make_algorithm(run_.config["algorithm"])
     carrier = network_for(method, setting.topology, 0, settings_.network)
     ENGINES["simulator"](setting.problem, carrier, method, 4, half, None, 1)
-    checkpoint.save(tmp_path / run_.folder / CHECKPOINT_FILE, half.snapshots[-1], run_.hash)  # as if stopped after 4
+    checkpoint.save(tmp_path / run_.folder, half.snapshots[-1], half.host, run_.hash)  # as if stopped after 4
     again = run_experiment(settings_, tmp_path, resume=True)[0]
     for a, b in zip(whole.final.state, again.final.state, strict=True):
         assert torch.equal(a, b)

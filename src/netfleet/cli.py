@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from netfleet.errors import ConfigError, NetfleetError
+from netfleet.errors import ConfigError, NetfleetError, TransportError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,10 +27,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except NetfleetError as error:
-        print(f"netfleet: error: {error}", file=sys.stderr)
+        if _speaks() or isinstance(error, TransportError):
+            print(f"netfleet: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return _interrupted()
+
+
+def _speaks() -> bool:
+    """Of the ranks of a job, one speaks for all."""
+    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
 def _interrupted(what_next: str = "") -> int:
@@ -60,7 +66,10 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: runs/NAME-HASH)")
     run.add_argument("--resume", action="store_true", help="go on with the unfinished runs in --out")
     run.add_argument("--overwrite", action="store_true", help="delete the runs in --out and start again")
-    run.add_argument("--engine", help='"simulator" (all workers at once) or "peers" (one thread per worker)')
+    run.add_argument(
+        "--engine",
+        help='"simulator" (all workers at once), "peers" (one thread per worker) or "distributed" (torchrun)',
+    )
     run.add_argument("--device", help='"cpu", "cuda", "cuda:1", …')
     run.add_argument("--threads", metavar="N", help="cores to use (default: all; results do not depend on it)")
     run.set_defaults(command=_run)
@@ -129,6 +138,9 @@ def _add_topology(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         help='a graph ("ring", "torus", …; default: erdos-renyi) or an experiment file',
     )
     topology.add_argument("--workers", type=int, metavar="M", help="number of workers (default: 20)")
+    topology.add_argument(
+        "--ranks", type=int, metavar="N", help="say how well its workers can be placed on N processes"
+    )
     topology.add_argument("--weights", help="laplacian (default), metropolis, max-degree, uniform")
     topology.add_argument("--seed", type=int, help="of a random graph (default: 0, or the file's first)")
     topology.add_argument(
@@ -219,6 +231,7 @@ def _run(options: argparse.Namespace) -> int:
 
     _make_importable(options.file)
     from netfleet.config import load_experiment
+    from netfleet.engines import processes
     from netfleet.experiment import run_experiment
     from netfleet.progress import Live
 
@@ -226,9 +239,10 @@ def _run(options: argparse.Namespace) -> int:
     overrides = options.set + [f"engine.{key}={value}" for key, value in shortcuts.items() if value is not None]
     experiment = load_experiment(options.file, overrides)
     out = options.out or Path("runs") / f"{_slug(experiment.name)}-{experiment.hash[:8]}"
-    console = Console()
+    speaks = experiment.engine.kind != "distributed" or _speaks()
+    console = Console(quiet=not speaks)
     try:
-        with Live(console, len(experiment.runs())) as live:
+        with processes(experiment.engine), Live(console, len(experiment.runs())) as live:
             histories = run_experiment(
                 experiment, out, resume=options.resume, overwrite=options.overwrite, display=live
             )
@@ -236,8 +250,8 @@ def _run(options: argparse.Namespace) -> int:
         again = ["netfleet", "run", *([options.file] if options.file else [])]
         again += [word for override in overrides for word in ("--set", override)]
         command = shlex.join([*again, "--out", str(out), "--resume"])
-        return _interrupted(f"what was reached is in {out}. Go on with: {command}")
-    return _report(experiment, histories, out, console)
+        return _interrupted(f"what was reached is in {out}. Go on with: {command}") if speaks else 130
+    return _report(experiment, histories, out, console) if speaks else 0
 
 
 def _report(experiment: Experiment, histories: list[History], out: Path, console: Console) -> int:
@@ -315,11 +329,21 @@ def _topology(options: argparse.Namespace) -> int:
     for key, value in topology.describe().items():
         if key not in ("name", "workers") and value is not None:
             table.add_row(key.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
+    if options.ranks is not None:
+        table.add_row(f"on {options.ranks} ranks", _placement(topology, options.ranks))
     Console().print(table)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     draw_topology(topology, options.out)
     print(f"wrote {options.out}")
     return 0
+
+
+def _placement(topology: Topology, ranks: int) -> str:
+    from netfleet.engines.placement import place, quality
+
+    if not 1 <= ranks <= topology.m:
+        raise ConfigError(f"--ranks must be from 1 to the number of workers, {topology.m}, got {ranks}")
+    return quality(topology.W(), place(topology.W(), ranks)).sentence
 
 
 def _named_topology(options: argparse.Namespace) -> Topology:

@@ -67,7 +67,7 @@ class Evaluation:
 class EngineConfig:
     """Where and how the run is computed; only `dtype` changes the numbers beyond rounding."""
 
-    kind: Literal["simulator", "peers"] = "simulator"
+    kind: Literal["simulator", "peers", "distributed"] = "simulator"
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0

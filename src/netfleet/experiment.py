@@ -18,11 +18,11 @@ from netfleet.algorithms import Algorithm
 from netfleet.checkpoint import write_atomically
 from netfleet.compression import make_algorithm
 from netfleet.config import EngineConfig, Evaluation, Experiment, Faults, RunConfig, config_hash, make
-from netfleet.engines import ENGINES, Snapshot
-from netfleet.engines.peers import refuse_memory
+from netfleet.engines import ENGINES, Start, census_of
+from netfleet.engines.block import refuse_memory
 from netfleet.errors import CheckpointError, ConfigError, DivergedError
 from netfleet.faults import Unreliable
-from netfleet.history import CHECKPOINT_FILE, CONFIG_FILE, History
+from netfleet.history import CONFIG_FILE, History
 from netfleet.network import network_for
 from netfleet.problems import PROBLEMS, Problem
 from netfleet.progress import Display, Live, Quiet
@@ -83,13 +83,14 @@ def run_experiment(
 ) -> list[History]:
     """Run every algorithm with every seed and return the histories; in `out`, runs are kept and can be resumed.
 
-    A run that diverges is marked (`History.diverged`) and the others go on.
+    A run that diverges is marked (`History.diverged`) and the others go on. On a cluster every rank calls this; `out`
+    must be a folder that all of them see, and rank 0 has the histories.
     """
-    runs = experiment.runs()
+    runs, census = experiment.runs(), census_of(experiment.engine.kind)
     setting = functools.lru_cache(maxsize=1)(functools.partial(build_setting, experiment))
     check_all(experiment, setting(runs[0].seed))  # bad input is found before anything is written
     if out is not None:
-        _prepare(out, experiment, resume, overwrite)
+        census.first(lambda: _prepare(out, experiment, resume, overwrite))
     histories = []
     for run in runs:
         folder = None if out is None else out / run.folder
@@ -107,7 +108,7 @@ def check_all(experiment: Experiment, setting: Setting) -> None:
 
 def _check(algorithm: Algorithm, settings: Experiment, setting: Setting) -> None:
     network = network_for(algorithm, setting.topology, 0, settings.network)
-    if settings.engine.kind == "peers":
+    if settings.engine.kind != "simulator":
         refuse_memory(network)
     if setting.problem.mixes_buffers and isinstance(network, Unreliable) and network.remembers:
         raise ConfigError(
@@ -136,7 +137,7 @@ def run_one(
 
     With `stop` it ends after so many rounds, as if interrupted there.
     """
-    history, start = _open(run, folder, resume, experiment.engine.device)
+    history, start = _open(run, folder, resume, experiment.engine)
     if start is None or history.rounds < (stop or experiment.rounds) or not history.records:
         algorithm = make_algorithm(run.config["algorithm"])
         _train(setting(), algorithm, experiment, history, start, display, label, stop)
@@ -148,7 +149,7 @@ def _train(
     algorithm: Algorithm,
     settings: Experiment,
     history: History,
-    start: Snapshot | None,
+    start: Start | None,
     display: Display,
     label: str,
     stop: int | None = None,
@@ -157,7 +158,6 @@ def _train(
     stop = stop or settings.rounds
     recorder = RunRecorder(
         history,
-        setting.problem,
         algorithm,
         settings.rounds,
         settings.evaluation,
@@ -165,7 +165,7 @@ def _train(
         display,
         stop,
     )
-    display.begin(label, start.t if start else 0, stop)
+    display.begin(label, 0 if start is None else history.resumed, stop)
     try:
         network = network_for(algorithm, setting.topology, history.seed, settings.network)
         history.final = ENGINES[settings.engine.kind](
@@ -214,21 +214,30 @@ def _check_same(run: RunConfig, folder: Path) -> History:
     return history
 
 
-def _open(run: RunConfig, folder: Path | None, resume: bool, device: str) -> tuple[History, Snapshot | None]:
-    """A run's history, and the snapshot to go on from where there is one."""
-    fresh = History(run.config, run.hash, run.label, run.seed, folder=folder)
-    if folder is None or not resume or not (folder / CONFIG_FILE).exists():
-        fresh.write_config()
-        return fresh, None
-    history = _check_same(run, folder)
-    path = folder / CHECKPOINT_FILE
-    if not path.exists():
-        fresh.write_config()
-        return fresh, None
+def _open(run: RunConfig, folder: Path | None, resume: bool, engine: EngineConfig) -> tuple[History, Start | None]:
+    """A run's history, and what to go on from where there is something; the host that keeps the record looks."""
+    history = History(run.config, run.hash, run.label, run.seed, folder=folder)
+    if folder is None:
+        return history, None
+    found = census_of(engine.kind).first(functools.partial(_look, run, history, folder, resume))
+    if found is None:
+        return history, None
+    history.records, history.resumed = found["records"], found["t"]
     state_type = make_algorithm(run.config["algorithm"]).State
-    start = checkpoint.load(path, run.hash, state_type, torch.device(checked_device(device)))
-    history.keep_until(start.t)
-    return history, start
+    device = torch.device(checked_device(engine.device))
+    return history, functools.partial(checkpoint.load, folder, run.hash, state_type, device)
+
+
+def _look(run: RunConfig, fresh: History, folder: Path, resume: bool) -> dict[str, Any] | None:
+    """The round that a folder's checkpoint has and the records up to it; without one the run begins."""
+    known = resume and (folder / CONFIG_FILE).exists()
+    history = _check_same(run, folder) if known else fresh
+    if not known or not checkpoint.exists(folder):
+        fresh.write_config()
+        return None
+    t = checkpoint.reached(folder)
+    history.keep_until(t)
+    return {"t": t, "records": history.records}
 
 
 def write_report_files(experiment: Experiment, histories: list[History], out: Path) -> list[Path]:

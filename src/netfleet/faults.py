@@ -129,24 +129,8 @@ class Unreliable:
         rows, columns = np.append(links.i, np.arange(self.m)), np.append(links.j, np.arange(self.m))
         return csr_array((np.append(links.w * links.heard, links.kept), (rows, columns)), shape=(self.m, self.m))
 
-    def row(self, i: int, t: int = 0) -> dict[int, float]:
-        """Row i of W(t)."""
-        links = self.links(t)
-        mine = (links.i == i) & links.heard
-        return dict(zip(links.j[mine].tolist(), links.w[mine].tolist(), strict=True)) | {i: float(links.kept[i])}
-
     def average(self, t: int = 0) -> None:
         """No row of W(t) is meant to be like the others."""
-
-    def neighbours(self, i: int, t: int = 0) -> list[int]:
-        """Whom worker i hears in round t."""
-        links = self.links(t)
-        return sorted(links.j[(links.i == i) & links.heard].tolist())
-
-    def readers(self, i: int, t: int = 0) -> list[int]:
-        """Who hears worker i in round t."""
-        links = self.links(t)
-        return sorted(links.i[(links.j == i) & links.heard].tolist())
 
     def sends(self, i: int, t: int = 0) -> int:
         """How many messages worker i sends in an exchange of round t; a lost one was sent."""

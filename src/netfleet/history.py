@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from netfleet.engines import Snapshot
 
-CONFIG_FILE, HISTORY_FILE, CHECKPOINT_FILE = "config.json", "history.jsonl", "checkpoint.safetensors"
+CONFIG_FILE, HISTORY_FILE = "config.json", "history.jsonl"
 
 
 @dataclass
@@ -38,8 +38,10 @@ class History:
     records: list[dict[str, Any]] = field(default_factory=list)
     diverged: str | None = None
     folder: Path | None = None
-    #: All workers' state after the last round, where the run was made in this process.
+    #: All workers' state after the last round, where the run was made in this process; on a cluster this rank's.
     final: Snapshot | None = None
+    #: The round of the checkpoint that the run went on from.
+    resumed: int = 0
 
     def __len__(self) -> int:
         return len(self.records)

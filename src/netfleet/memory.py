@@ -26,14 +26,19 @@ class Arena:
 
     def empty_like(self, x: Tensor) -> Tensor:
         """An uninitialised contiguous tensor of the shape, type and device of x."""
-        size = x.numel() * x.element_size()
-        if x.device.type != "cpu" or size < _SMALL:
-            return torch.empty_like(x, memory_format=torch.contiguous_format)
+        return self.empty(x, len(x))
+
+    def empty(self, like: Tensor, rows: int) -> Tensor:
+        """The same with another number of rows."""
+        shape = (rows, *like.shape[1:])
+        size = math.prod(shape) * like.element_size()
+        if like.device.type != "cpu" or size < _SMALL:
+            return torch.empty(shape, dtype=like.dtype, device=like.device)
         free = self._free[size]
         block = free.pop() if free else _fresh(size)
         array = np.frombuffer(block, dtype=np.uint8, count=size)
         weakref.finalize(array, free.append, block).atexit = False
-        return torch.from_numpy(array).view(x.dtype).view(x.shape)
+        return torch.from_numpy(array).view(like.dtype).view(shape)
 
 
 def _fresh(size: int) -> mmap.mmap:

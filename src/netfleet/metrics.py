@@ -1,4 +1,7 @@
-"""What is measured at an evaluation: accuracy, loss, the two terms of eq. (4), and the tracking invariant."""
+"""What is measured at an evaluation: accuracy, loss, the two terms of eq. (4), and the tracking invariant.
+
+Every host measures its own rows and takes part in the sums over all workers (`census.py`).
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from netfleet.census import Census, Whole
 from netfleet.problems.base import Problem
 
 Record = dict[str, Any]
 
 
 _BLOCK = 1 << 18  # parameters that are taken at a time: large models would need several copies in float64
+_WHOLE = Whole()
 
 
-def consensus_error(x: Tensor) -> Tensor:
+def consensus_error(x: Tensor, census: Census = _WHOLE, m: int | None = None) -> Tensor:
     """(1/m) Σᵢ ‖xᵢ − x̄‖², the second term of eq. (4), in float64 (on the CPU: some accelerators have none)."""
+    m = m or len(x)
     parts = (part.cpu().double() for part in torch.split(x, _BLOCK, dim=1))
-    return torch.stack([(part - part.mean(dim=0)).square().sum() for part in parts]).sum() / len(x)
+    own = torch.stack([(part - census.total(part) / m).square().sum() for part in parts]).sum()
+    return census.total(own[None]) / m
 
 
-def tracking_error(state: Any) -> Tensor | None:
+def tracking_error(state: Any, census: Census = _WHOLE) -> Tensor | None:
     """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
     names = set(state._fields)
     if "c" in names:
@@ -33,7 +40,7 @@ def tracking_error(state: Any) -> Tensor | None:
     else:
         return None
     blocks = zip(*(torch.split(vector, _BLOCK, dim=1) for vector in pair), strict=True)
-    total = torch.cat([_difference(*block).sum(dim=0) for block in blocks])
+    total = torch.cat([census.total(_difference(*block)) for block in blocks])
     return total.norm()  # type: ignore[no-any-return]
 
 
@@ -47,32 +54,29 @@ def measure(
     state: Any,
     buffers: Tensor | None = None,
     *,
+    census: Census = _WHOLE,
     full: bool = True,
     test_samples: int = 0,
     worker_test_samples: int = 1000,
     gradient: bool = True,
     gradient_samples: int = 0,
 ) -> Record:
-    """The metrics of one moment, from the state of all m workers; limits are in samples, 0 means all.
+    """The metrics of one moment, from the state of the problem's workers; limits are in samples, 0 means all.
 
-    Unless `full`, without the dear ones: the scores of the workers' own models, and f and ∇f.
+    Unless `full`, without the dear ones: the scores of the workers' own models, and f and ∇f. What x̄ scores is left
+    out on hosts that do not keep the record.
     """
     x = state.x
-    mean = x.mean(dim=0)
-    record = _scores(problem, mean, buffers, test_samples)
+    mean = census.total(x) / problem.m
+    shared = None if buffers is None else (census.total(buffers) / problem.m)[None]
+    record = _scores(problem, mean, shared, test_samples) if census.keeps else {}
     if full:
-        record |= _worker_scores(problem, x, buffers, worker_test_samples)
-    consensus = consensus_error(x)
+        record |= _worker_scores(problem, x, buffers, worker_test_samples, census)
+    consensus = consensus_error(x, census, problem.m)
     record["consensus_error"] = consensus.item()
     if full and gradient:
-        value, slope = problem.objective(mean, gradient_samples)
-        norm2 = slope.cpu().double().square().sum()
-        record |= {
-            "train_loss": value.item(),
-            "grad_norm2": norm2.item(),
-            "stationarity": (norm2 + consensus).item(),
-        }
-    error = tracking_error(state)
+        record |= _objective(problem, mean, gradient_samples, census, consensus)
+    error = tracking_error(state, census)
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
@@ -80,15 +84,17 @@ def measure(
 
 
 def _scores(problem: Problem, mean: Tensor, buffers: Tensor | None, limit: int) -> Record:
-    shared = None if buffers is None else buffers.mean(dim=0, keepdim=True)
-    scores = problem.evaluate(mean[None], buffers=shared, limit=limit)
+    scores = problem.evaluate(mean[None], buffers=buffers, limit=limit)
     accuracy = None if scores.accuracy is None else scores.accuracy.item()
     return {"accuracy": accuracy, "loss": scores.loss.item()}
 
 
-def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: int) -> Record:
-    scores = problem.evaluate(x, workers=range(len(x)), buffers=buffers, limit=limit)
-    return _spread("worker_accuracy", scores.accuracy) | _spread("worker_loss", scores.loss)
+def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: int, census: Census) -> Record:
+    scores = problem.evaluate(x, workers=problem.workers, buffers=buffers, limit=limit)
+    found: Record = {}
+    for name, values in (("worker_accuracy", scores.accuracy), ("worker_loss", scores.loss)):
+        found |= _spread(name, None if values is None else census.every(values, problem.workers))
+    return found
 
 
 def _spread(name: str, values: Tensor | None) -> Record:
@@ -99,4 +105,18 @@ def _spread(name: str, values: Tensor | None) -> Record:
         f"{name}_mean": values.mean().item(),
         f"{name}_min": values.min().item(),
         f"{name}_max": values.max().item(),
+    }
+
+
+def _objective(problem: Problem, mean: Tensor, limit: int, census: Census, consensus: Tensor) -> Record:
+    """f and ∇f at x̄: each host's workers in proportion to their number, from as many samples for each worker."""
+    rows = len(problem.workers)
+    value, slope = problem.objective(mean, -(-limit // problem.m) * rows)
+    share = rows / problem.m
+    value, slope = census.total(value[None] * share), census.total(slope[None] * share)
+    norm2 = slope.cpu().double().square().sum()
+    return {
+        "train_loss": value.item(),
+        "grad_norm2": norm2.item(),
+        "stationarity": (norm2 + consensus.to(norm2.device)).item(),
     }

@@ -40,17 +40,8 @@ class Network(Protocol):
     def W(self, t: int = 0) -> csr_array:
         """The weights of round t; row i is what worker i makes of the others."""
 
-    def row(self, i: int, t: int = 0) -> dict[int, float]:
-        """Row i of W(t), zeros left out."""
-
     def average(self, t: int = 0) -> Weights | None:
         """The one row of a W(t) whose rows are all equal, where that is how it is meant."""
-
-    def neighbours(self, i: int, t: int = 0) -> list[int]:
-        """Whom worker i hears."""
-
-    def readers(self, i: int, t: int = 0) -> list[int]:
-        """Who hears worker i."""
 
     def sends(self, i: int, t: int = 0) -> int:
         """Messages of one exchange that are sent by worker i, or to it by a server."""
@@ -99,19 +90,10 @@ class Server:
     def W(self, t: int = 0) -> csr_array:
         return csr_array(np.broadcast_to(self.average(t), (self.m, self.m)))
 
-    def row(self, i: int, t: int = 0) -> dict[int, float]:
-        return dict.fromkeys(self.chosen(t), 1 / self.n)
-
     def average(self, t: int = 0) -> Weights:
         weights = np.zeros(self.m)
         weights[self.chosen(t)] = 1 / self.n
         return weights
-
-    def neighbours(self, i: int, t: int = 0) -> list[int]:
-        return [j for j in self.chosen(t) if j != i]
-
-    def readers(self, i: int, t: int = 0) -> list[int]:
-        return [j for j in range(self.m) if j != i] if i in self.chosen(t) else []
 
     def sends(self, i: int, t: int = 0) -> int:
         return 2 if self.m > 1 and i in self.chosen(t) else 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 
+import torch
+
 from netfleet import checkpoint
 from netfleet.algorithms import Algorithm
 from netfleet.config import Evaluation
-from netfleet.engines import Snapshot
-from netfleet.engines.loop import diverged
-from netfleet.history import CHECKPOINT_FILE, History
+from netfleet.engines.loop import Host, Snapshot, diverged
+from netfleet.history import History
 from netfleet.metrics import measure
-from netfleet.problems.base import Problem
 from netfleet.progress import Display
 
 
@@ -22,7 +22,6 @@ class RunRecorder:
     def __init__(
         self,
         history: History,
-        problem: Problem,
         algorithm: Algorithm,
         rounds: int,
         evaluation: Evaluation,
@@ -31,7 +30,7 @@ class RunRecorder:
         stop: int | None = None,
     ) -> None:
         self.stop = stop or rounds
-        self.history, self.problem, self.algorithm, self.rounds = history, problem, algorithm, rounds
+        self.history, self.algorithm, self.rounds = history, algorithm, rounds
         self.evaluation, self.checkpoint_every, self.display = evaluation, checkpoint_every, display
         self._limits = {name: value for name, value in asdict(evaluation).items() if "every" not in name}
 
@@ -44,32 +43,35 @@ class RunRecorder:
     def _checkpoints(self, t: int) -> bool:
         return self.history.folder is not None and (t % self.checkpoint_every == 0 or t == self.stop)
 
-    def take(self, snapshot: Snapshot) -> None:
+    def take(self, snapshot: Snapshot, host: Host) -> None:
         known = len(self.history) > 0 and self.history.rounds >= snapshot.t
         if self._evaluates(snapshot.t) and not known:
-            self._record(snapshot)
+            self._record(snapshot, host)
         if self._checkpoints(snapshot.t):
-            self.rescue(snapshot)
+            self.rescue(snapshot, host)
 
-    def _record(self, snapshot: Snapshot) -> None:
-        full = self.evaluation.full(snapshot.t, self.rounds)
+    def _record(self, snapshot: Snapshot, host: Host) -> None:
+        full, census = self.evaluation.full(snapshot.t, self.rounds), host.census
+        measured = measure(host.problem, snapshot.state, snapshot.buffers, census=census, full=full, **self._limits)
+        sent, used = census.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
         record = {
             "round": snapshot.t,
-            **measure(self.problem, snapshot.state, snapshot.buffers, full=full, **self._limits),
+            **measured,
             "eta": self.algorithm.step_size(max(snapshot.t - 1, 0)),
-            "bytes": snapshot.bytes,
-            "samples": snapshot.samples,
+            "bytes": sent,
+            "samples": used,
             "seconds": snapshot.seconds,
         }
-        for name, value in record.items():
-            if value is not None and not math.isfinite(value):
-                raise diverged(self.algorithm, name, max(snapshot.t - 1, 0))
-        self.history.append(record)
-        self.display.record(record)
+        bad = [name for name, value in record.items() if value is not None and not math.isfinite(value)]
+        if census.total(torch.tensor([len(bad)])) > 0:  # what x̄ scores is known to one host only
+            raise diverged(self.algorithm, bad[0] if bad else "a measured value", max(snapshot.t - 1, 0))
+        if census.keeps:
+            self.history.append(record)
+            self.display.record(record)
 
-    def rescue(self, snapshot: Snapshot) -> None:
+    def rescue(self, snapshot: Snapshot, host: Host) -> None:
         if self.history.folder is not None:
-            checkpoint.save(self.history.folder / CHECKPOINT_FILE, snapshot, self.history.hash)
+            checkpoint.save(self.history.folder, snapshot, host, self.history.hash)
 
     def progress(self, t: int) -> None:
         self.display.round(t)

@@ -6,6 +6,7 @@ import torch
 
 from netfleet.bench.measure import Report, alternating, ratio
 from netfleet.engines import simulator
+from netfleet.engines.product import as_sparse
 from netfleet.problems import Quadratics
 from netfleet.problems.pool import one_intra_op_thread
 from netfleet.topology import make_topology
@@ -27,7 +28,7 @@ def run(quick: bool) -> Report:
             topology = make_topology({"kind": "random-regular", "degree": degree} if degree > 2 else "ring", workers=m)
             host = simulator.Simulator(Quadratics(m, d=1), topology)
             W = topology.W()
-            dense, sparse = torch.from_numpy(W.toarray()).float(), simulator.as_sparse(W, torch.float32)
+            dense, sparse = torch.from_numpy(W.toarray()).float(), as_sparse(W, torch.float32)
             x = torch.randn(m, D)
             runs = [lambda A=A, x=x, host=host: host._product(A, x) for A in (dense, sparse)]
             with one_intra_op_thread():

@@ -11,7 +11,7 @@ from torch import nn
 from netfleet import randomness
 from netfleet.algorithms import ALGORITHMS
 from netfleet.data import Dataset
-from netfleet.engines.loop import Snapshot, train
+from netfleet.engines.loop import Host, Snapshot, train
 from netfleet.engines.simulator import Simulator
 from netfleet.models import MODELS
 from netfleet.problems import ModuleProblem, Problem
@@ -49,10 +49,10 @@ class Silent:
     def due(self, t: int) -> bool:
         return False
 
-    def take(self, snapshot: Snapshot) -> None:
+    def take(self, snapshot: Snapshot, host: Host) -> None:
         """Never due."""
 
-    def rescue(self, snapshot: Snapshot) -> None:
+    def rescue(self, snapshot: Snapshot, host: Host) -> None:
         """Nothing is kept."""
 
     def progress(self, t: int) -> None:

@@ -41,8 +41,11 @@ def _bytes(values: Tensor) -> Tensor:
 
 
 def _numbers(wire: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bytes as numbers; a copy, since they may lie at any place of a message."""
-    return wire.clone(memory_format=torch.contiguous_format).view(dtype)
+    """Bytes as numbers: as they lie in a message where its places allow it, else a copy."""
+    size = dtype.itemsize
+    if wire.storage_offset() % size or any(stride % size for stride in wire.stride()[:-1]) or wire.stride(-1) != 1:
+        wire = wire.clone(memory_format=torch.contiguous_format)
+    return wire.view(dtype)
 
 
 class Codec(ABC):

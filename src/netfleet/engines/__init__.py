@@ -3,12 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-from netfleet.engines.loop import Snapshot
+from netfleet.census import Census, Whole
+from netfleet.config import EngineConfig
+from netfleet.engines.loop import Snapshot, Start
 from netfleet.engines.peers import run_peers
 from netfleet.engines.simulator import run_simulator
 
 Engine = Callable[..., Snapshot]
-ENGINES: dict[str, Engine] = {"simulator": run_simulator, "peers": run_peers}
 
-__all__ = ["ENGINES", "Engine", "Snapshot"]
+
+def _run_distributed(*arguments: Any, **options: Any) -> Snapshot:
+    """Imported only where it is used: torch.distributed takes its time."""
+    from netfleet.engines.distributed import run_distributed
+
+    return run_distributed(*arguments, **options)
+
+
+ENGINES: dict[str, Engine] = {"simulator": run_simulator, "peers": run_peers, "distributed": _run_distributed}
+
+
+def census_of(kind: str) -> Census:
+    """What the processes of an engine find out together; the other engines are one process."""
+    if kind != "distributed":
+        return Whole()
+    from netfleet.engines.distributed import Ranks
+
+    return Ranks()
+
+
+def processes(engine: EngineConfig) -> AbstractContextManager[None]:
+    """The processes that an engine needs, for as long as this lasts."""
+    if engine.kind != "distributed":
+        return nullcontext()
+    from netfleet.engines.distributed import joined
+
+    return joined(engine.device)
+
+
+__all__ = ["ENGINES", "Engine", "Snapshot", "Start", "census_of", "processes"]

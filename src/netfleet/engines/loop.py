@@ -1,28 +1,29 @@
 """The one training loop, and what an engine must supply to host it.
 
 Every engine is one or more hosts. A host has some of the workers (`problem`), a way to average with the others
-(`mixer`) and a way to bring all workers' states together where metrics are taken (`gather`).
+(`mixer`), and where there are several, a way to find out together what none knows alone (`census`).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
+from netfleet.census import Census
 from netfleet.errors import DivergedError
 from netfleet.problems.base import Problem, Sample
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything that the rounds after `t` depend on, and the counters; of one host, or gathered of all workers."""
+    """Everything that the rounds after `t` depend on, and the counters: of one host's workers, or of all."""
 
     t: int  # rounds done
     state: Any  # the algorithm's State
@@ -63,45 +64,50 @@ class Host(Protocol):
     def bytes_sent(self) -> int:
         """Payload bytes that this host's workers have sent so far, or a server has sent to them."""
 
-    def gather(self, snapshot: Snapshot) -> Snapshot | None:
-        """All workers' snapshot on the host that keeps the record, None on the others."""
+    @property
+    def census(self) -> Census:
+        """What this host finds out together with the others."""
 
 
 class Recorder(Protocol):
-    """What keeps the record of a run."""
+    """What keeps the record of a run; every host has one, in step with the others."""
 
     def due(self, t: int) -> bool:
         """Whether a snapshot is wanted after t rounds."""
 
-    def take(self, snapshot: Snapshot) -> None:
-        """A snapshot of all workers that was due: measure it, write it down, make it durable.
+    def take(self, snapshot: Snapshot, host: Host) -> None:
+        """A host's snapshot that was due: measure it with the others, write it down, make it durable.
 
         A resumed run offers its first snapshot again, in case it was stopped before that was measured.
         """
 
-    def rescue(self, snapshot: Snapshot) -> None:
-        """The last good snapshot of a run that is being stopped."""
+    def rescue(self, snapshot: Snapshot, host: Host) -> None:
+        """The last good snapshot of a run that is being stopped, from a host that has all workers."""
 
     def progress(self, t: int) -> None:
         """Round t is done."""
 
 
-def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, start: Snapshot | None = None) -> Snapshot:
+#: The snapshot that some workers go on from, with the counters of all.
+Start = Callable[[Sequence[int]], Snapshot]
+
+
+def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, start: Start | None = None) -> Snapshot:
     """Run the algorithm on this host from `start` (or from scratch) to the given number of rounds."""
-    f = _Counted(host.problem)
-    now = start or _begin(host, algorithm, f)
+    f = Counted(host.problem)
+    now = _begin(host, algorithm, f) if start is None else _resume(host, start)
+    bad: _Bad | None = None
     f.samples, f.problem.buffers = now.samples, _copy(now.buffers)
     host.recall(now.network)
     sent_before = now.bytes - host.bytes_sent()
     try:
-        _offer(host, recorder, now)
+        _offer(host, recorder, now, algorithm, bad)
         for t in range(now.t, rounds):
             began = time.perf_counter()
-            f.choose(host.active(t))
-            state = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, now.state)  # type: ignore[arg-type]
-            if host.freezes:
-                state = _only(f.active, state, now.state)
-            _check_finite(algorithm, state, t)
+            state = advance(host, algorithm, f, t, now.state)
+            bad = bad or _not_finite(state, t)
+            if host.alone:
+                _agree(host, algorithm, bad)
             now = Snapshot(
                 t=t + 1,
                 state=state,
@@ -111,21 +117,40 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
                 samples=f.samples,
                 seconds=now.seconds + time.perf_counter() - began,
             )
-            recorder.progress(t + 1)
-            _offer(host, recorder, now)
+            if host.census.keeps:
+                recorder.progress(t + 1)
+            _offer(host, recorder, now, algorithm, bad)
     except (KeyboardInterrupt, DivergedError):
         if host.alone:
-            recorder.rescue(now)
+            recorder.rescue(now, host)
         raise
+    _agree(host, algorithm, bad)
     return now
 
 
-def _begin(host: Host, algorithm: Algorithm, f: _Counted) -> Snapshot:
+def _resume(host: Host, start: Start) -> Snapshot:
+    """The host that keeps the record carries the counters on."""
+    now = start(host.problem.workers)
+    return now if host.census.keeps else replace(now, bytes=0, samples=0)
+
+
+def _begin(host: Host, algorithm: Algorithm, f: Counted) -> Snapshot:
     f.problem.buffers = _copy(f.problem.initial_buffers)
-    x = f.problem.start().repeat(len(f.problem.workers), 1)  # [rows, d]
-    state = algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
-    _check_finite(algorithm, state, -1)
+    state = begin(host, algorithm, f, f.problem.start().repeat(len(f.problem.workers), 1))
+    _agree(host, algorithm, _not_finite(state, 0))
     return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples, network=host.memory())
+
+
+def begin(host: Host, algorithm: Algorithm, f: Counted, x: Tensor) -> Any:
+    """The state before round 0 from the models x, `[rows, d]`."""
+    return algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
+
+
+def advance(host: Host, algorithm: Algorithm, f: Counted, t: int, state: Any) -> Any:
+    """The state after round t."""
+    f.choose(host.active(t))
+    after = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, state)  # type: ignore[arg-type]
+    return _only(f.active, after, state) if host.freezes else after
 
 
 def _only(active: Tensor, state: Any, before: Any) -> Any:
@@ -133,14 +158,44 @@ def _only(active: Tensor, state: Any, before: Any) -> Any:
     return type(state)(*(torch.where(active, new, old) for new, old in zip(state, before, strict=True)))
 
 
-def _offer(host: Host, recorder: Recorder, snapshot: Snapshot) -> None:
+def _offer(host: Host, recorder: Recorder, snapshot: Snapshot, algorithm: Algorithm, bad: _Bad | None) -> None:
     if recorder.due(snapshot.t):
-        gathered = host.gather(snapshot)
-        if gathered is not None:
-            recorder.take(gathered)
+        _agree(host, algorithm, bad)
+        recorder.take(snapshot, host)
 
 
-class _Counted:
+class _Bad(NamedTuple):
+    """Where a value was not finite: the round, and the number of the state's field."""
+
+    t: int
+    place: int
+
+
+def _not_finite(state: Any, t: int) -> _Bad | None:
+    for place, values in enumerate(state):
+        if not math.isfinite(values.sum().item()) and not bool(torch.isfinite(values).all()):
+            return _Bad(t, place)
+    return None
+
+
+_FINE = _Bad(2**62, 0)
+
+
+def _agree(host: Host, algorithm: Algorithm, bad: _Bad | None) -> None:
+    """Stop on every host if a value was not finite on one of them.
+
+    Hosts ask each other only where they meet anyway, at a snapshot; until then what is not finite spreads.
+    """
+    if host.alone and bad is None:
+        return
+    workers = host.problem.workers
+    seen = host.census.every(torch.tensor([bad or _FINE] * len(workers)), workers)
+    first = _Bad(*min(seen.tolist()))
+    if first != _FINE:
+        raise diverged(algorithm, algorithm.State._fields[first.place], first.t)  # type: ignore[attr-defined]
+
+
+class Counted:
     """A problem that counts the samples that an algorithm's gradients use.
 
     In a round that some workers sit out, their gradients are 0 and are not computed.
@@ -210,12 +265,6 @@ def _copy(buffers: Tensor | None) -> Tensor | None:
     return None if buffers is None else buffers.clone()
 
 
-def _check_finite(algorithm: Algorithm, state: Any, t: int) -> None:
-    for name, values in zip(state._fields, state, strict=True):
-        if not math.isfinite(values.sum().item()) and not bool(torch.isfinite(values).all()):
-            raise diverged(algorithm, name, max(t, 0))
-
-
 def diverged(algorithm: Algorithm, what: str, t: int) -> DivergedError:
     """The error for a non-finite value: which algorithm, round and step size."""
     return DivergedError(
@@ -224,26 +273,24 @@ def diverged(algorithm: Algorithm, what: str, t: int) -> DivergedError:
     )
 
 
-def join(snapshots: list[Snapshot]) -> Snapshot:
-    """The snapshot of all workers from those of the hosts, in the order of the workers."""
-    first = snapshots[0]
-    fields = zip(*(s.state for s in snapshots), strict=True)
-    buffers = None if first.buffers is None else torch.cat([s.buffers for s in snapshots if s.buffers is not None])
-    return Snapshot(
-        t=first.t,
-        state=type(first.state)(*(torch.cat(parts) for parts in fields)),
-        buffers=buffers,
-        bytes=sum(s.bytes for s in snapshots),
-        samples=sum(s.samples for s in snapshots),
-        seconds=first.seconds,  # of the host that keeps the record: the others wait for its evaluations
+def together(snapshot: Snapshot, host: Host) -> Snapshot:
+    """The snapshot of all workers, on every host, from those of the hosts."""
+    census, workers = host.census, host.problem.workers
+    counts = census.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
+    return replace(
+        snapshot,
+        state=type(snapshot.state)(*(census.every(values, workers) for values in snapshot.state)),
+        buffers=None if snapshot.buffers is None else census.every(snapshot.buffers, workers),
+        bytes=counts[0],
+        samples=counts[1],
     )
 
 
-def share(snapshot: Snapshot, rows: list[int], counts: bool) -> Snapshot:
-    """One host's part of a snapshot of all workers; one of the hosts carries the counters on."""
-    part = replace(
+def part_of(snapshot: Snapshot, workers: Sequence[int]) -> Snapshot:
+    """Some workers' part of a snapshot of all, with the counters of all."""
+    rows = list(workers)
+    return replace(
         snapshot,
         state=type(snapshot.state)(*(values[rows] for values in snapshot.state)),
         buffers=None if snapshot.buffers is None else snapshot.buffers[rows],
     )
-    return part if counts else replace(part, bytes=0, samples=0)

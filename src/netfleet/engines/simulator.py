@@ -4,39 +4,35 @@ from __future__ import annotations
 
 import functools
 import itertools
-import warnings
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
+from netfleet.census import Whole
 from netfleet.compression import Packed, pack
-from netfleet.engines.loop import Recorder, Snapshot, train
+from netfleet.engines.loop import Recorder, Snapshot, Start, train
+from netfleet.engines.product import Product, as_sparse
 from netfleet.engines.remembering import Remembering
 from netfleet.faults import Unreliable
-from netfleet.memory import Arena
 from netfleet.network import Network
 from netfleet.problems.base import Problem
-from netfleet.problems.pool import Pool, available_threads, one_intra_op_thread
+from netfleet.problems.pool import available_threads, one_intra_op_thread
 
 #: W is applied sparsely where a smaller share of it is not zero (netfleet bench mixing).
 SPARSE_SHARE = 1 / 8
-#: Columns per product: fixed, so that the result does not depend on the number of threads.
-_COLUMNS = 2048
 
 
 class Simulator:
     """A host of all workers at once."""
 
-    alone = True
+    alone, census = True, Whole()
 
     def __init__(self, problem: Problem, network: Network, threads: int = 0) -> None:
         self.problem, self.network = problem, network
-        self._pool = Pool(threads or available_threads())
-        self._sent, self._arena = 0, Arena()
+        self._product, self._sent = Product(threads or available_threads()), 0
         self._static = None if network.varying else self._matrix(0)
         self._past = Remembering(network) if isinstance(network, Unreliable) and network.remembers else None
 
@@ -64,7 +60,7 @@ class Simulator:
         if self._past is not None:
             return functools.partial(self._past.carry, max(t, 0))
         W = self._matrix(t) if self._static is None else self._static
-        return lambda _, v: self._product(W if W.dtype == v.dtype else self._matrix(t, v.dtype), v)
+        return lambda _, v: self._product(W if W.dtype == v.dtype else self._matrix(t, v.dtype), v, len(v))
 
     def memory(self) -> dict[str, Tensor]:
         return {} if self._past is None else dict(self._past.memory)
@@ -72,21 +68,6 @@ class Simulator:
     def recall(self, memory: dict[str, Tensor]) -> None:
         if self._past is not None:
             self._past.memory = dict(memory)
-
-    def _product(self, W: Tensor, x: Tensor) -> Tensor:
-        if self.problem.device.type != "cpu":
-            return (W @ x).expand_as(x).contiguous()
-        out = self._arena.empty_like(x)
-
-        def columns(_: int, i: int) -> None:
-            part = slice(i * _COLUMNS, (i + 1) * _COLUMNS)
-            if len(W) == len(x):
-                torch.mm(W, x[:, part], out=out[:, part])
-            else:
-                out[:, part] = torch.mm(W, x[:, part])
-
-        self._pool.each(columns, -(-x.shape[1] // _COLUMNS))
-        return out
 
     @property
     def freezes(self) -> bool:
@@ -99,9 +80,6 @@ class Simulator:
     def bytes_sent(self) -> int:
         return self._sent
 
-    def gather(self, snapshot: Snapshot) -> Snapshot | None:
-        return snapshot
-
 
 def as_matrix(W: csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
     """W as a torch matrix, dense or sparse, whichever multiplies faster."""
@@ -111,23 +89,13 @@ def as_matrix(W: csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
     return as_sparse(W, dtype).to(device)
 
 
-def as_sparse(W: csr_array, dtype: torch.dtype) -> Tensor:
-    """W as a sparse torch matrix."""
-    rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices))
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(
-            rows, columns, torch.from_numpy(W.data), W.shape, dtype=dtype, check_invariants=True
-        )
-
-
 def run_simulator(
     problem: Problem,
     network: Network,
     algorithm: Algorithm,
     rounds: int,
     recorder: Recorder,
-    start: Snapshot | None = None,
+    start: Start | None = None,
     threads: int = 0,
 ) -> Snapshot:
     """Train on one machine, all workers at once."""

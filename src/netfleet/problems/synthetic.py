@@ -23,6 +23,8 @@ _DRAWN = 1 << 13  # numbers of noise that are drawn ahead
 class _Synthetic(Problem):
     """What they share: models start at 0, the loss of an evaluation is the global f itself."""
 
+    _whole: _Synthetic | None = None  # the problem with all workers, where this one hosts some of them
+
     def __init__(self, workers: int, d: int, seed: int, dtype: torch.dtype, device: str) -> None:
         if workers < 1 or d < 1:
             raise ConfigError(f"workers and d must be at least 1, got workers = {workers}, d = {d}")
@@ -40,7 +42,7 @@ class _Synthetic(Problem):
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         index = [self.workers.index(i) for i in workers]
-        other.workers = tuple(workers)
+        other.workers, other._whole = tuple(workers), self._whole or self
         other.size = self.size // len(self.workers) * len(workers)
         for name in per_worker:
             setattr(other, name, getattr(self, name)[index])
@@ -62,7 +64,8 @@ class _Synthetic(Problem):
         buffers: Tensor | None = None,
         limit: int = 0,
     ) -> Scores:
-        return Scores(torch.stack([self.values(row.expand(len(self.workers), -1)).mean() for row in x]), None)
+        f = self._whole or self
+        return Scores(torch.stack([f.values(row.expand(f.m, -1)).mean() for row in x]), None)
 
 
 @PROBLEMS.register("quadratics")

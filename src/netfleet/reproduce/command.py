@@ -10,9 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from netfleet.checkpoint import write_atomically
+from netfleet.checkpoint import MANIFEST, write_atomically
 from netfleet.errors import ConfigError
-from netfleet.history import CHECKPOINT_FILE
 from netfleet.progress import Live, LiveTotal
 from netfleet.reproduce import figures, runs, tables
 from netfleet.reproduce.panels import Panel, Scale, choose, find_panels, on, only, scaled
@@ -127,7 +126,7 @@ def rehash(source: Path, work: Path, console: Console) -> None:
         console.print(f"{sum(', '.join(new) == words for new in gained.values())} results gained {words}", markup=False)
     console.print(f"{len(gained)} results have a new hash; --verify some of them, then commit", highlight=False)
     wanted = {job.folder(work) for job in runs.jobs(panels)}
-    if lost := sorted(p.parent.name for p in work.glob(f"*/{CHECKPOINT_FILE}") if p.parent not in wanted):
+    if lost := sorted(p.parent.name for p in work.glob(f"*/{MANIFEST}") if p.parent not in wanted):
         console.print(f"unfinished runs in {work} that no panel asks for: {', '.join(lost)}", markup=False)
 
 

@@ -19,7 +19,7 @@ from netfleet.compression import make_algorithm
 from netfleet.config import Experiment, RunConfig
 from netfleet.errors import ConfigError
 from netfleet.experiment import Setting, build_setting, run_one
-from netfleet.history import CHECKPOINT_FILE, History
+from netfleet.history import History
 from netfleet.progress import Display, Quiet, Work
 from netfleet.reproduce.panels import Panel
 from netfleet.reproduce.store import Store, make_folder, rounded, short
@@ -80,8 +80,8 @@ def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | No
 
 def done_rounds(job: Job, work: Path) -> int:
     """The round from which an interrupted run will go on."""
-    path = job.folder(work) / CHECKPOINT_FILE
-    return checkpoint.reached(path) if path.exists() else 0
+    folder = job.folder(work)
+    return checkpoint.reached(folder) if checkpoint.exists(folder) else 0
 
 
 def paces(store: Store) -> dict[Hashable, float]:

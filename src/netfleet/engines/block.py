@@ -1,0 +1,146 @@
+"""A host of some of the workers; it sees the others through `exchange` and `census` only.
+
+The lower seam of every engine with several hosts is one function, `exchange(tag, need, stack)`: it sends the messages
+of this host's workers to the hosts that need them and fills in those of the others. In memory it is a mailbox, on a
+cluster `torch.distributed`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from netfleet.algorithms import Mix
+from netfleet.census import Census
+from netfleet.compression import Packed, pack
+from netfleet.engines.product import Product, as_sparse
+from netfleet.errors import ConfigError
+from netfleet.faults import Unreliable
+from netfleet.memory import Arena
+from netfleet.network import Network
+from netfleet.problems.base import Problem
+
+
+class Tag(NamedTuple):
+    """Which message this is: the round (−1 while initialising) and the number of the exchange within it."""
+
+    t: int
+    call: int
+
+
+#: `stack[i]` is the message of worker `need[i]` as bytes; own rows are given, the others are filled in.
+Exchange = Callable[[Tag, Sequence[int], Tensor], None]
+
+
+class Part(NamedTuple):
+    """What some workers need in a round: whose vectors, in their order, and with what weights."""
+
+    need: list[int]
+    W: csr_array  # [workers, need]
+    own: Tensor  # the places of the workers themselves in `need`
+
+
+class Block:
+    """A host of some of the workers, in ascending order."""
+
+    alone = False
+
+    def __init__(
+        self, problem: Problem, network: Network, exchange: Exchange, census: Census, threads: int = 1
+    ) -> None:
+        self.problem, self.network, self.census = problem, network, census
+        self._exchange, self._product, self._arena = exchange, Product(threads), Arena()
+        self._sent = 0
+        self._static: Part | None = None
+        self._matrices: dict[torch.dtype, Tensor] = {}
+
+    def mixer(self, t: int) -> Mix:
+        now, calls = max(t, 0), itertools.count()
+        weights = self.network.average(now)
+        part = self._part(now) if weights is None else None
+        sends = sum(self.network.sends(i, now) for i in self.problem.workers)
+
+        def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
+            packed = [pack(v) for v in vectors]
+            self._sent += sends * sum(p.wire.shape[1] for p in packed)
+            if part is None:
+                mixed = self._average(weights, packed)
+            else:
+                mixed = self._neighbourhood(Tag(t, next(calls)), part, packed)
+            return mixed[0] if len(mixed) == 1 else tuple(mixed)
+
+        return mix  # type: ignore[return-value]
+
+    def _part(self, t: int) -> Part:
+        """The part of W(t) that this host works with."""
+        if self._static is None or self.network.varying:
+            self._static = part_of(self.network.W(t), self.problem.workers)
+            self._matrices.clear()
+        return self._static
+
+    def _neighbourhood(self, tag: Tag, part: Part, packed: Sequence[Packed]) -> list[Tensor]:
+        """One message from each worker that is needed, then each vector's averages."""
+        ends = list(itertools.accumulate(p.wire.shape[1] for p in packed))
+        places = [slice(end - p.wire.shape[1], end) for end, p in zip(ends, packed, strict=True)]
+        stack = self._arena.empty(packed[0].wire.new_empty(0, ends[-1]), len(part.need))
+        for p, place in zip(packed, places, strict=True):
+            stack[part.own, place] = p.wire
+        self._exchange(tag, part.need, stack)
+        return [self._weighted(part, p.decode(stack[:, place])) for p, place in zip(packed, places, strict=True)]
+
+    def _weighted(self, part: Part, values: Tensor) -> Tensor:
+        if values.dtype not in self._matrices:
+            self._matrices[values.dtype] = as_sparse(part.W, values.dtype).to(values.device)
+        return self._product(self._matrices[values.dtype], values, len(part.own))
+
+    def _average(self, weights: object, packed: Sequence[Packed]) -> list[Tensor]:
+        """The exact average, one sum over all hosts for all vectors."""
+        own = torch.as_tensor(weights)[list(self.problem.workers), None]
+        values = torch.cat([p.values for p in packed], dim=1)
+        total = self.census.total(values * own.to(values.device, values.dtype))
+        parts = torch.split(total, [p.values.shape[1] for p in packed])
+        return [part.repeat(len(own), 1) for part in parts]
+
+    @property
+    def freezes(self) -> bool:
+        return self.network.freezes
+
+    def active(self, t: int) -> Tensor | None:
+        mask = self.network.active(t)
+        return None if mask is None else torch.from_numpy(mask[list(self.problem.workers), None])
+
+    def bytes_sent(self) -> int:
+        return self._sent
+
+    def memory(self) -> dict[str, Tensor]:
+        return {}
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        """This network has no memory."""
+
+
+def needed(W: csr_array, workers: Sequence[int]) -> list[int]:
+    """Whose vectors some workers need: their own, and those of all whom they hear."""
+    rows = W[list(workers)]
+    return sorted({*workers, *rows.indices[rows.data != 0].tolist()})
+
+
+def part_of(W: csr_array, workers: Sequence[int]) -> Part:
+    """What some workers work with in a round with weights W."""
+    need = needed(W, workers)
+    rows = csr_array(W[list(workers)][:, need])
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    return Part(need, rows, torch.from_numpy(np.searchsorted(need, list(workers))))
+
+
+def refuse_memory(network: Network) -> None:
+    """A network that remembers is simulated as a whole."""
+    if isinstance(network, Unreliable) and network.remembers:
+        raise ConfigError('late messages and rule = "counters" are simulated only; use engine.kind = "simulator"')

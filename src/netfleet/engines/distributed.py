@@ -1,0 +1,240 @@
+"""A cluster: `torch.distributed` ranks that each host some of the workers.
+
+Neighbours send each other rows directly (`batch_isend_irecv`), each row once to every rank that needs it. Exact
+averages and metrics are all-reduced. The processes are torchrun's, or whoever else sets RANK, WORLD_SIZE and so on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from netfleet.algorithms import Algorithm
+from netfleet.engines.block import Block, Tag, needed, refuse_memory
+from netfleet.engines.loop import Recorder, Snapshot, Start, train
+from netfleet.engines.placement import Placement, place
+from netfleet.errors import ConfigError, EngineError, NetfleetError, TransportError
+from netfleet.network import Network
+from netfleet.problems.base import Problem
+from netfleet.problems.pool import available_threads, one_intra_op_thread
+
+
+@contextmanager
+def joined(device: str = "cpu", backend: str = "auto") -> Iterator[None]:
+    """Be a rank of the job that torchrun started, for as long as this lasts."""
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f'engine "distributed" needs processes that know of each other, but {", ".join(missing)} is not set; start '
+            f"it with: torchrun --nproc-per-node 2 -m netfleet run FILE.toml --engine distributed"
+        )
+    if not dist.is_available():
+        raise ConfigError("this torch is built without torch.distributed; install one that has it")
+    if device.startswith("cuda"):
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    name = {"auto": "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"}.get(backend, backend)
+    before = signal.signal(signal.SIGTERM, _stop)
+    with _reaching("the other ranks"):
+        dist.init_process_group(name)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise EngineError(
+        "told to stop (SIGTERM), as torchrun does with all processes when one has died; its report says which. Start "
+        "the same command again with --resume to go on from the last checkpoint"
+    )
+
+
+@contextmanager
+def _reaching(whom: str) -> Iterator[None]:
+    """Say in words that others are gone."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip()).splitlines()[0].split(". ")[0]
+        raise TransportError(
+            f"rank {os.environ.get('RANK', '?')} cannot reach {whom} any more: a process has died or a connection was "
+            f"lost ({reason}). Start the same command again with --resume to go on from the last checkpoint"
+        ) from None
+
+
+class Ranks:
+    """The census of a process group, and the way from rank to rank."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        if not dist.is_initialized():
+            raise ConfigError(
+                "there is no process group; call torch.distributed.init_process_group() first (torchrun sets all it "
+                "needs), or use the simulator"
+            )
+        self.group: Any = group or dist.group.WORLD
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.keeps = self.rank == 0
+
+    def total(self, rows: Tensor) -> Tensor:
+        total = rows.sum(dim=0)
+        with _reaching("the other ranks"):
+            dist.all_reduce(total, group=self.group)
+        return total
+
+    def every(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
+        most = torch.tensor(len(rows))
+        with _reaching("the other ranks"):
+            dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self.group)
+        ids = torch.full((int(most),), -1)
+        ids[: len(rows)] = torch.tensor(list(workers))
+        values = rows.new_zeros(int(most), *rows.shape[1:])
+        values[: len(rows)] = rows
+        order, found = torch.cat(self._all(ids)), torch.cat(self._all(values))
+        there = (order >= 0).nonzero()[:, 0]
+        return found[there[order[there].argsort()].to(found.device)]
+
+    def _all(self, values: Tensor) -> list[Tensor]:
+        parts = [torch.empty_like(values) for _ in range(self.size)]
+        with _reaching("the other ranks"):
+            dist.all_gather(parts, values, group=self.group)
+        return parts
+
+    def first(self, act: Callable[[], Any]) -> Any:
+        if not self.keeps:
+            return _heard(self._tell(None))
+        try:
+            said = {"result": act()}
+        except NetfleetError as error:
+            said = {"error": str(error), "kind": type(error).__name__}
+        except Exception as error:
+            self._tell({"error": f"{type(error).__name__}: {error}", "kind": "EngineError"})
+            raise
+        return _heard(self._tell(said))
+
+    def _tell(self, said: Any) -> Any:
+        """What rank 0 says, to all."""
+        text = torch.tensor(list(json.dumps(said).encode()) if self.keeps else [0], dtype=torch.uint8)
+        size = torch.tensor(len(text))
+        root = self.peer(0)
+        with _reaching("rank 0"):
+            dist.broadcast(size, root, group=self.group)
+            text = text if self.keeps else torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(text, root, group=self.group)
+        return json.loads(bytes(text.tolist()))
+
+    def from_first(self, values: Tensor) -> Tensor:
+        """Rank 0's values, on all ranks."""
+        values = values.clone()
+        with _reaching("rank 0"):
+            dist.broadcast(values, self.peer(0), group=self.group)
+        return values
+
+    def peer(self, rank: int) -> int:
+        """The global number of a rank of this group."""
+        return dist.get_global_rank(self.group, rank)
+
+
+def _heard(said: Any) -> Any:
+    if "error" in said:
+        import netfleet.errors
+
+        raise getattr(netfleet.errors, said["kind"])(said["error"])
+    return said["result"]
+
+
+class Route(NamedTuple):
+    """What goes between this rank and another in an exchange: workers, in their order."""
+
+    rank: int
+    sends: list[int]
+    receives: list[int]
+
+
+class Wire:
+    """One rank's `exchange`."""
+
+    def __init__(self, ranks: Ranks, network: Network, placement: Placement) -> None:
+        self.ranks, self.network, self.placement = ranks, network, placement
+        self.mine = set(placement.workers[ranks.rank])
+        self.sent = 0  # bytes that left this rank
+        self._static: list[Route] | None = None
+
+    def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor) -> None:
+        place, arriving, ops = {j: row for row, j in enumerate(need)}, [], []
+        for route in self._routes(max(tag.t, 0)):
+            peer, group = self.ranks.peer(route.rank), self.ranks.group
+            if route.sends:
+                rows = _rows(stack, [place[j] for j in route.sends])
+                self.sent += rows.numel()
+                ops.append(dist.P2POp(dist.isend, rows, peer, group))
+            if route.receives:
+                rows = _rows(stack, [place[j] for j in route.receives])
+                arriving.append(([place[j] for j in route.receives], rows))
+                ops.append(dist.P2POp(dist.irecv, rows, peer, group))
+        if not ops:
+            return
+        with _reaching("a neighbour"):
+            for work in dist.batch_isend_irecv(ops):
+                work.wait()
+        for places, rows in arriving:
+            if rows.untyped_storage().data_ptr() != stack.untyped_storage().data_ptr():
+                stack[places] = rows
+
+    def _routes(self, t: int) -> list[Route]:
+        if self._static is None or self.network.varying:
+            W, placed = self.network.W(t), self.placement.workers
+            wanted = set(needed(W, placed[self.ranks.rank]))
+            self._static = [
+                Route(rank, [j for j in needed(W, theirs) if j in self.mine], [j for j in theirs if j in wanted])
+                for rank, theirs in enumerate(placed)
+                if rank != self.ranks.rank
+            ]
+        return self._static
+
+
+def _rows(stack: Tensor, places: list[int]) -> Tensor:
+    """Some rows as one piece of memory: their own where they lie together, else a copy."""
+    first, last = places[0], places[-1]
+    return stack[first : last + 1] if last - first + 1 == len(places) else stack[places]
+
+
+def run_distributed(
+    problem: Problem,
+    network: Network,
+    algorithm: Algorithm,
+    rounds: int,
+    recorder: Recorder,
+    start: Start | None = None,
+    threads: int = 0,
+    *,
+    ranks: Ranks | None = None,
+) -> Snapshot:
+    """Train on the ranks of a process group (the default one); returns the snapshot of this rank's workers."""
+    refuse_memory(network)
+    ranks = ranks or Ranks()
+    placement = placed(network, ranks)
+    mine = placement.workers[ranks.rank]
+    with one_intra_op_thread():
+        wire = Wire(ranks, network, placement)
+        block = Block(problem.among(mine), network, wire, ranks, threads or available_threads())
+        return train(block, algorithm, rounds, recorder, start)
+
+
+def placed(network: Network, ranks: Ranks) -> Placement:
+    """Which workers each rank hosts; rank 0 decides, since eigenvectors may differ between machines."""
+    if network.m < ranks.size:
+        raise ConfigError(
+            f"{ranks.size} processes for {network.m} workers: every process hosts at least one worker; start at most "
+            f"{network.m} (torchrun --nproc-per-node), or use more workers"
+        )
+    return Placement(tuple(tuple(group) for group in ranks.first(lambda: place(network.W(0), ranks.size).workers)))

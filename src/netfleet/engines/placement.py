@@ -1,0 +1,159 @@
+"""Which workers each rank hosts, so that few rows have to travel: a balanced partition of the graph.
+
+The start is a cut into equal pieces: of an order made by halving along Fiedler vectors, or of the workers' own order
+where that is better; then pairs of workers change places as long as that saves rows. What counts are rows, not
+links: a row that several workers of another rank need is sent there once.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array, diags_array
+from scipy.sparse.linalg import eigsh
+
+Ints = npt.NDArray[np.int64]
+_DENSE = 500  # workers up to which all eigenvectors are computed
+_LOOKS = 20_000  # changes of places that are tried, at most
+
+
+class Placement(NamedTuple):
+    """The workers of each rank, in their order."""
+
+    workers: tuple[tuple[int, ...], ...]
+
+    @property
+    def ranks(self) -> Ints:
+        """The rank of each worker."""
+        ranks = np.empty(sum(map(len, self.workers)), dtype=np.int64)
+        for rank, group in enumerate(self.workers):
+            ranks[list(group)] = rank
+        return ranks
+
+
+class Quality(NamedTuple):
+    """How good a placement is."""
+
+    rows: int  # that travel in an exchange
+    links: int  # directed ones between ranks
+    all_links: int
+    random: float  # rows of a random placement, on average
+
+    @property
+    def sentence(self) -> str:
+        share = self.links / self.all_links if self.all_links else 0.0
+        if not self.rows:
+            return "no row is sent"
+        crossing = f"{self.links:,} of {self.all_links:,} directed links cross ({100 * share:.0f} %)"
+        return f"{crossing}, {self.rows:,} rows are sent; a random placement sends {self.random:,.0f}"
+
+
+def place(W: csr_array, ranks: int) -> Placement:
+    """A placement of the workers of W on so many ranks, as equally as possible."""
+    m = W.shape[0]
+    links = _links(W)
+    starts = [np.arange(m), _spectral(links, np.arange(m), ranks)] if 1 < ranks < m else [np.arange(m)]
+    tried = [_improved(links, _cut(order, ranks), ranks) for order in starts]
+    best = min(tried, key=lambda of: _rows(links, of, ranks))
+    return Placement(tuple(tuple(np.flatnonzero(best == rank).tolist()) for rank in range(ranks)))
+
+
+def quality(W: csr_array, placement: Placement) -> Quality:
+    """How many rows and links cross, beside what a random placement would have."""
+    links, of, ranks = _links(W), placement.ranks, len(placement.workers)
+    i, j = links.nonzero()
+    rng = np.random.default_rng(0)
+    random = np.mean([_rows(links, rng.permutation(of), ranks) for _ in range(10)])
+    return Quality(_rows(links, of, ranks), int(np.count_nonzero(of[i] != of[j])), len(i), float(random))
+
+
+def _links(W: csr_array) -> csr_array:
+    """[i, j] = 1 where i needs j."""
+    i, j = W.nonzero()
+    off = i != j
+    return csr_array((np.ones(off.sum()), (i[off], j[off])), shape=W.shape)
+
+
+def _cut(order: Ints, ranks: int) -> Ints:
+    """The rank of each worker when an order is cut into equal pieces."""
+    of = np.empty(len(order), dtype=np.int64)
+    for rank, piece in enumerate(np.array_split(order, ranks)):
+        of[piece] = rank
+    return of
+
+
+def _rows(links: csr_array, of: Ints, ranks: int) -> int:
+    """Rows that travel: for each worker, the other ranks that need it."""
+    member = csr_array((np.ones(len(of)), (of, np.arange(len(of)))), shape=(ranks, len(of)))
+    readers = csr_array(member @ links)  # [ranks, workers]: how many of a rank's workers need each
+    return int(readers.count_nonzero() - np.count_nonzero(readers[of, np.arange(len(of))]))
+
+
+def _spectral(links: csr_array, members: Ints, ranks: int) -> Ints:
+    """An order of some workers: halved along the Fiedler vector of their links, and each half likewise."""
+    if ranks == 1:
+        return members
+    order = members[np.argsort(_fiedler(csr_array(links[members][:, members])), kind="stable")]
+    left = ranks // 2
+    cut = sum(map(len, np.array_split(order, ranks)[:left]))
+    return np.concatenate([_spectral(links, order[:cut], left), _spectral(links, order[cut:], ranks - left)])
+
+
+def _fiedler(links: csr_array) -> npt.NDArray[np.float64]:
+    A = csr_array(links + links.T)
+    L = csr_array(diags_array(np.asarray(A.sum(axis=1)).ravel()) - A)
+    if L.shape[0] <= _DENSE:
+        return np.asarray(np.linalg.eigh(L.toarray())[1][:, min(1, L.shape[0] - 1)])
+    start = np.random.default_rng(0).standard_normal(L.shape[0])
+    return np.asarray(eigsh(L, k=2, sigma=-1e-3, v0=start)[1][:, 1])
+
+
+class _Board:
+    """Workers on ranks, and how many workers of each rank need each of them; two may change places."""
+
+    def __init__(self, links: csr_array, of: Ints, ranks: int) -> None:
+        self.of, self.counts = of.copy(), np.zeros((len(of), ranks), dtype=np.int64)
+        i, j = links.nonzero()
+        np.add.at(self.counts, (j, of[i]), 1)
+        self.heard = [links.indices[links.indptr[i] : links.indptr[i + 1]] for i in range(len(of))]
+
+    def crossing(self, workers: Ints) -> int:
+        """Rows of some workers that travel."""
+        needed = self.counts[workers] > 0
+        needed[np.arange(len(workers)), self.of[workers]] = False
+        return int(needed.sum())
+
+    def swap(self, a: int, b: int) -> None:
+        of, counts = self.of, self.counts
+        for i, other in ((a, of[b]), (b, of[a])):
+            counts[self.heard[i], of[i]] -= 1
+            counts[self.heard[i], other] += 1
+        of[a], of[b] = of[b], of[a]
+
+    def saves(self, a: int, b: int) -> bool:
+        """Let a and b change places if that saves rows; else leave all as it is."""
+        touched = np.unique(np.concatenate([self.heard[a], self.heard[b], [a, b]]))
+        before = self.crossing(touched)
+        self.swap(a, b)
+        if self.crossing(touched) < before:
+            return True
+        self.swap(a, b)
+        return False
+
+
+def _improved(links: csr_array, of: Ints, ranks: int) -> Ints:
+    """Pairs of workers change places while that saves rows, in passes over those with links to other ranks."""
+    board, looks, moved = _Board(links, of, ranks), _LOOKS, True
+    while moved and looks > 0:
+        moved = False
+        for a in range(len(of)):
+            near = np.unique(board.of[board.heard[a]])
+            others = np.flatnonzero(np.isin(board.of, near[near != board.of[a]]))
+            for b in others[: max(looks, 0)].tolist():
+                looks -= 1
+                if board.saves(a, b):
+                    moved = True
+                    break
+    return board.of

@@ -1,0 +1,181 @@
+"""The cluster: the same trajectories on any number of ranks, few bytes, and what happens when a rank dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cluster_ranks import ROUNDS, cases, optimizers
+from conftest import Memory
+from netfleet import History, checkpoint, load_experiment, run_experiment
+from netfleet.cli import main
+from netfleet.engines import ENGINES
+
+RANKS = 4
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def start(arguments: list[str], ranks: int, **more: str) -> list[subprocess.Popen[str]]:
+    """Some processes that know of each other, as torchrun would start them."""
+    port, folder = str(free_port()), str(Path(__file__).parent)
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path, **more},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each."""
+    ends = [process.communicate(timeout=600) for process in processes]
+    return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the ranks computed."""
+    out = tmp_path_factory.mktemp("ranks")
+    ends = finish(start([str(Path(__file__).with_name("cluster_ranks.py")), str(out)], RANKS))
+    assert [code for code, _, _ in ends] == [0] * RANKS, ends[0][2][-3000:]
+    return out
+
+
+@pytest.fixture(scope="module")
+def trajectories(computed: Path) -> Mapping[int, Any]:
+    """What each number of ranks computed."""
+    return {n: torch.load(computed / f"{n}.pt") for n in range(1, RANKS + 1)}
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Mapping[str, Memory]:
+    found = {}
+    for name, (problem, method, network) in cases().items():
+        found[name] = Memory()
+        ENGINES["simulator"](problem, network, method, ROUNDS, found[name], None, 1)
+    return found
+
+
+@pytest.mark.parametrize("name", list(cases()))
+def test_ranks_compute_what_the_simulator_does(name: str, trajectories: Any, simulated: Any) -> None:
+    tolerance = 1e-5 if "digits" in name else 1e-10
+    for n in range(1, RANKS + 1):
+        ours, theirs = trajectories[n][name], simulated[name].snapshots
+        assert len(ours) == len(theirs) == ROUNDS + 1
+        for (t, state, sent, used), snapshot in zip(ours, theirs, strict=True):
+            assert (t, sent, used) == (snapshot.t, snapshot.bytes, snapshot.samples)
+            for a, b in zip(state, snapshot.state, strict=True):
+                assert torch.allclose(a, b, rtol=0, atol=tolerance * (1 + float(b.norm())))
+
+
+@pytest.mark.parametrize("name", [name for name, case in cases().items() if not case[1].server])
+def test_without_a_server_every_number_of_ranks_has_the_same_bits(name: str, trajectories: Any) -> None:
+    for n in range(2, RANKS + 1):
+        for ours, theirs in zip(trajectories[n][name], trajectories[1][name], strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours[1], theirs[1], strict=True)), n
+
+
+@pytest.fixture(scope="module")
+def models(computed: Path) -> list[Any]:
+    """What each rank's own training loop computed."""
+    return [torch.load(computed / f"optimizer-{rank}.pt") for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("name", list(optimizers()))
+def test_an_optimizer_takes_the_simulators_rounds_also_after_saving(name: str, models: Any) -> None:
+    problem, method, network = optimizers()[name]
+    memory = Memory()
+    ENGINES["simulator"](problem, network, method, ROUNDS, memory, None, 1)
+    for t in range(ROUNDS):
+        ours = torch.stack([rank[name][t] for rank in models])
+        assert torch.allclose(ours, memory.snapshots[t + 1].state.x, rtol=0, atol=1e-10)
+
+
+EXPERIMENT = """
+name = "cluster"
+rounds = 60
+checkpoint_every = 10
+[topology]
+kind = "ring"
+workers = 6
+[problem]
+kind = "quadratics"
+sigma = 0.5
+[[algorithms]]
+kind = "net-fleet"
+K = 3
+eta = 0.02
+[evaluation]
+every = 5
+[engine]
+dtype = "float64"
+"""
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    path = folder / "cluster.toml"
+    path.write_text(EXPERIMENT)
+    return ["-m", "netfleet", "run", str(path), "--out", str(folder / "out"), "--engine", "distributed", *more]
+
+
+def test_a_rank_that_dies_ends_the_run_and_others_go_on_from_its_checkpoint(tmp_path: Path) -> None:
+    processes = start(command(tmp_path, "--set", "rounds=100000"), 2)
+    manifest = tmp_path / "out" / "net-fleet-seed0" / "checkpoint.json"
+    for _ in range(1200):
+        if manifest.exists() or processes[0].poll() is not None:
+            break
+        time.sleep(0.05)
+    processes[1].kill()
+    ends = finish(processes)
+    assert ends[0][0] == 2, ends[0][2]
+    assert "a process has died or a connection was lost" in ends[0][2]
+    assert "--resume" in ends[0][2]
+    t = checkpoint.reached(manifest.parent)
+    rounds = f"rounds={t + 25}"
+    (run_,) = load_experiment(tmp_path / "cluster.toml", [rounds]).runs()
+    about = json.loads((manifest.parent / "config.json").read_text())
+    (manifest.parent / "config.json").write_text(json.dumps(about | {"hash": run_.hash, "config": run_.config}))
+    manifest.write_text(manifest.read_text().replace(about["hash"], run_.hash))  # the same run, ended sooner
+    ends = finish(start(command(tmp_path, "--set", rounds, "--resume"), 3))
+    assert [code for code, _, _ in ends] == [0, 0, 0], ends[0][2]
+    ours = History.load(manifest.parent)
+    (theirs,) = run_experiment(load_experiment(tmp_path / "cluster.toml", [rounds]))
+    assert [r["round"] for r in ours] == [r["round"] for r in theirs]
+    for name in ("loss", "consensus_error", "distance2", "grad_norm2", "bytes", "samples"):
+        assert np.allclose(ours[name], theirs[name], rtol=1e-9, atol=1e-12), name
+
+
+def test_without_torchrun_the_command_says_how_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    assert main(command(tmp_path)[2:]) == 2
+    assert "torchrun --nproc-per-node" in capsys.readouterr().err
+
+
+def test_more_ranks_than_workers_are_refused(tmp_path: Path) -> None:
+    ends = finish(start(command(tmp_path, "--set", "topology.workers=2"), 3))
+    assert [code for code, _, _ in ends] == [2, 2, 2]
+    assert "3 processes for 2 workers" in ends[0][2]

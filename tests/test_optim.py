@@ -1,0 +1,121 @@
+"""Methods as optimizers in a group of one; `tests/test_distributed.py` compares four ranks with the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from netfleet import ConfigError, optim
+from netfleet.algorithms import ALGORITHMS
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def quadratic(x: nn.Parameter, optimizer: Any) -> Callable[[], torch.Tensor]:
+    """½‖x − 1‖²."""
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = ((x - 1) ** 2).sum() / 2
+        loss.backward()
+        return loss.detach()
+
+    return closure
+
+
+@pytest.mark.usefixtures("group")
+def test_alone_net_fleet_is_gradient_descent_with_k_steps_a_round() -> None:
+    x = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = optim.NetFleet([x], lr=0.1, K=4)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    by_hand, losses = torch.zeros(3, dtype=torch.float64), []
+    for rate in (0.1, 0.05, 0.025):
+        first = ((by_hand - 1) ** 2).sum() / 2
+        losses.append((optimizer.step(quadratic(x, optimizer)), first))
+        scheduler.step()
+        for _ in range(4):
+            by_hand = by_hand - rate * (by_hand - 1)
+        assert torch.allclose(x, by_hand, atol=1e-14)
+    assert losses[0][0] == losses[0][1]
+
+
+@pytest.mark.usefixtures("group")
+def test_weight_decay_is_each_groups_own() -> None:
+    x, z = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2))
+    optimizer = optim.LDSGD([{"params": [x], "weight_decay": 0.5}, {"params": [z]}], lr=0.1, K=2)
+    optimizer.step(quadratic(x, optimizer))  # the gradient of x is 0 at 1, z has none
+    assert torch.allclose(x, torch.tensor([0.95 + 0.1 * 0.05 - 0.1 * 0.5 * 0.95] * 2, dtype=torch.float64))
+    assert torch.equal(z, torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.usefixtures("group")
+def test_batch_norm_statistics_are_trained_and_restored_around_the_average() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = optim.NetFleet(model.parameters(), lr=0.01, K=3, buffers=model.buffers())
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 3)).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        return loss
+
+    before = model[1].running_mean.clone()
+    optimizer.step(closure)
+    assert not torch.equal(before, model[1].running_mean)
+    own = model[0].weight.detach().clone()
+    with optimizer.averaged():
+        assert torch.allclose(model[0].weight, own)
+    assert torch.equal(model[0].weight, own)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda x, z: optim.NetFleet([{"params": [x]}, {"params": [z], "lr": 1.0}]), "one learning rate"),
+        (lambda x, z: optim.NetFleet([x, nn.Parameter(z.detach().float())]), "one type and device"),
+        (lambda x, z: optim.DFedSAM([x]), "closure take an argument"),
+        (lambda x, z: optim.SVRG([x]), "passes over all"),
+        (lambda x, z: optim.NetFleet([x], topology={"kind": "ring", "workers": 3}), "3 workers"),
+        (lambda x, z: optim.NetFleet([x], K=0), "K, the number of local steps"),
+    ],
+)
+def test_what_cannot_work_is_refused(build: Callable[..., Any], message: str) -> None:
+    x, z = (nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
+
+    def go() -> None:
+        optimizer = build(x, z)
+        optimizer.step(quadratic(x, optimizer))
+
+    with pytest.raises(ConfigError, match=message):
+        go()
+
+
+@pytest.mark.usefixtures("group")
+def test_a_step_needs_a_closure() -> None:
+    with pytest.raises(ConfigError, match="give step a closure"):
+        optim.NetFleet([nn.Parameter(torch.zeros(2))]).step()
+
+
+def test_without_a_process_group_it_says_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="init_process_group"):
+        optim.NetFleet([nn.Parameter(torch.zeros(2))])
+
+
+def test_every_method_has_an_optimizer() -> None:
+    assert {optim.__getattr__(name).__name__ for name in dir(optim)} == {ALGORITHMS[k].__name__ for k in ALGORITHMS}  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="there are Decentralized and"):
+        optim.Nothing  # noqa: B018
