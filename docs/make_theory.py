@@ -132,7 +132,7 @@ def slopes() -> str:
     """The picture of the studies in reproduce/speedup, their fitted exponents, and how runs compare with Theorem 1."""
     folder = ROOT / "reproduce"
     known = [(s, scaling.Results(folder / speedup.NAME / f"{s.name}.json")) for s in speedup.find(folder)]
-    found = [(study, scaling.rows(study, results)) for study, results in known]
+    found = speedup.measured(known)
     rows = [speedup.HEADINGS, ("---",) * len(speedup.HEADINGS), *speedup.slopes(found)]
     if len(rows) == 2:
         return "Not run yet."

@@ -10,12 +10,12 @@ import torch
 
 from netfleet import ConfigError, randomness, theory
 from netfleet.cli import main
-from netfleet.config import EngineConfig
+from netfleet.config import EngineConfig, config_hash
 from netfleet.experiment import build_problem
 from netfleet.metrics import consensus_error
 from netfleet.problems.synthetic import Quadratics
 from netfleet.progress import Quiet
-from netfleet.reproduce import scaling
+from netfleet.reproduce import scaling, speedup
 from netfleet.reproduce.scaling import Results, Row, load_study
 
 STUDY = """
@@ -87,6 +87,17 @@ def test_points_are_kept_and_not_made_again(
     found = scaling.rows(study, again)["corollary"]
     assert [(row.m, row.S, len(row.values)) for row in found] == [(1, 8, 2), (3, 8, 2), (1, 27, 2), (3, 27, 2)]
     assert (folder / "figures" / "speedup.png").exists()
+
+
+def test_an_unfinished_study_says_so(path: Path) -> None:
+    study, results = load_study(path), Results(path.with_suffix(".json"))
+    assert speedup.measured([(study, results)]) == []
+    points = list(study.points())
+    for point in points:
+        results.keep(point, 1.0)
+    assert [s.title for s, _ in speedup.measured([(study, results)])] == ["small"]
+    results.pop(config_hash(points[0].config))
+    assert [s.title for s, _ in speedup.measured([(study, results)])] == ["small (15 of 16 runs)"]
 
 
 def test_one_study_can_be_run_by_its_name(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

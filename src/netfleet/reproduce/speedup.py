@@ -74,8 +74,7 @@ def reproduce(
     if todo:
         with LiveTotal(console, {point.label: point.work for point, _ in todo}) as live:
             scaling.perform(todo, live)
-    rows = [(study, scaling.rows(study, known[study.name])) for study in studies]
-    found = [(study, lines) for study, lines in rows if any(lines.values())]
+    found = measured([(study, known[study.name]) for study in studies])
     if not found:
         console.print(f"{picture.name}: no runs yet", highlight=False)
         return
@@ -86,6 +85,21 @@ def reproduce(
     console.print(table(found))
     for sentence in margins([(study, known[study.name]) for study, _ in found]):
         console.print(sentence, highlight=False)
+
+
+def measured(known: Sequence[tuple[Study, Results]]) -> list[tuple[Study, Measured]]:
+    """The studies with something to show; one that is not finished says so in its title."""
+    found: list[tuple[Study, Measured]] = []
+    for study, results in known:
+        lines = scaling.rows(study, results)
+        points = list(study.points())
+        done = sum(len(row.values) for rows in lines.values() for row in rows)
+        if done < len(points):
+            title = f"{study.title} ({done} of {len(points)} runs)"
+            study = replace(study, title=title, lines=[vars(line) for line in study.lines])
+        if done:
+            found.append((study, lines))
+    return found
 
 
 def table(found: Sequence[tuple[Study, Measured]]) -> Table:
