@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from netfleet import errors
 from netfleet.algorithms import Algorithm
 from netfleet.engines.block import Block, Tag, needed, refuse_memory
 from netfleet.engines.loop import Recorder, Snapshot, Start, train
@@ -145,10 +146,9 @@ class Ranks:
 
 
 def _heard(said: Any) -> Any:
+    """What rank 0 found out, or its error."""
     if "error" in said:
-        import netfleet.errors
-
-        raise getattr(netfleet.errors, said["kind"])(said["error"])
+        raise getattr(errors, said["kind"])(said["error"])
     return said["result"]
 
 
