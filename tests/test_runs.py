@@ -31,7 +31,6 @@ from netfleet import (
 )
 from netfleet.checkpoint import load
 from netfleet.config import experiment
-from netfleet.engines.loop import Snapshot, part_of
 from netfleet.errors import CheckpointError
 from netfleet.experiment import run_experiment
 from netfleet.progress import Quiet
@@ -189,15 +188,6 @@ def test_a_damaged_checkpoint_is_refused_with_a_remedy(tmp_path: Path, damage: A
     path.write_bytes(path.read_bytes()[:-10] if damage == "truncate" else damage)
     with pytest.raises(CheckpointError, match=r"delete .*checkpoint.json to start the run from the beginning"):
         run_experiment(experiment(TABLE), tmp_path, resume=True)
-
-
-def test_a_snapshot_survives_its_parts() -> None:
-    x, y, g = torch.randn(3, 4, 5)
-    snapshot = Snapshot(7, NetFleet.State(x, y, g), torch.randn(4, 2), 11, 12, 1.5)
-    parts = [part_of(snapshot, [i]) for i in range(4)]
-    assert torch.equal(torch.cat([part.state.y for part in parts]), y)
-    assert torch.equal(torch.cat([part.buffers for part in parts if part.buffers is not None]), snapshot.buffers)
-    assert {(part.t, part.bytes, part.samples) for part in parts} == {(7, 11, 12)}
 
 
 def test_divergence_says_who_when_and_why_and_keeps_the_last_good_state(tmp_path: Path) -> None:

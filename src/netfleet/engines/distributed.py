@@ -30,8 +30,8 @@ from netfleet.problems.pool import available_threads, one_intra_op_thread
 
 
 @contextmanager
-def joined(device: str = "cpu", backend: str = "auto") -> Iterator[None]:
-    """Be a rank of the job that torchrun started, for as long as this lasts."""
+def joined(device: str = "cpu") -> Iterator[None]:
+    """Be a rank of the job that torchrun started, for as long as this lasts: Gloo, and NCCL between GPUs."""
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise ConfigError(
@@ -42,10 +42,9 @@ def joined(device: str = "cpu", backend: str = "auto") -> Iterator[None]:
         raise ConfigError("this torch is built without torch.distributed; install one that has it")
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    name = {"auto": "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"}.get(backend, backend)
-    before = signal.signal(signal.SIGTERM, _stop)
     with _reaching("the other ranks"):
-        dist.init_process_group(name)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo")
+    before = signal.signal(signal.SIGTERM, _stop)
     try:
         yield
     finally:

@@ -284,13 +284,3 @@ def together(snapshot: Snapshot, host: Host) -> Snapshot:
         bytes=counts[0],
         samples=counts[1],
     )
-
-
-def part_of(snapshot: Snapshot, workers: Sequence[int]) -> Snapshot:
-    """Some workers' part of a snapshot of all, with the counters of all."""
-    rows = list(workers)
-    return replace(
-        snapshot,
-        state=type(snapshot.state)(*(values[rows] for values in snapshot.state)),
-        buffers=None if snapshot.buffers is None else snapshot.buffers[rows],
-    )
