@@ -178,6 +178,14 @@ def test_a_fit_needs_what_it_tells_apart() -> None:
     assert scaling.fit(exact[:2]) is None
 
 
+def test_a_law_passes_amid_the_means_that_are_drawn() -> None:
+    uneven = [Row(m, 100, 1, 0.1, (m**-0.5, 9 * m**-0.5)) for m in (1, 4, 16)]  # seeds that differ much
+    found = scaling.fit(uneven)
+    assert found is not None
+    for row in uneven:
+        assert found.at(row.work) == pytest.approx(row.mean)
+
+
 def test_rows_inside_the_corollary() -> None:
     assert Row(4, 512, 2, 0.1, ()).inside()
     assert not Row(4, 511, 2, 0.1, ()).inside()
@@ -190,7 +198,8 @@ def test_every_line_reaches_the_target_with_the_fewest_workers() -> None:
         name: [Row(m, S, 1, 0.1, (c * S**-0.5,)) for m in (1, 4) for S in (4, 100)] for name, c in (("a", 1), ("b", 2))
     }
     assert scaling.reachable(lines) == pytest.approx(0.2)
-    assert scaling.rounds_to(lines["b"], scaling.reachable(lines)) == {1: pytest.approx(100), 4: pytest.approx(100)}
+    needed = scaling.rounds_to(lines["b"], scaling.reachable(lines))
+    assert {m: need.rounds for m, need in needed.items() if need} == {1: pytest.approx(100), 4: pytest.approx(100)}
 
 
 def test_runs_stay_below_the_theorem(path: Path) -> None:
@@ -223,8 +232,10 @@ def test_centred_quadratics_have_one_minimum_whatever_their_heterogeneity() -> N
 
 def test_rounds_to_a_target_are_interpolated() -> None:
     measured = [Row(m, S, 1, 0.1, ((m * S) ** -0.5,)) for m in (1, 4) for S in (10, 100, 1000)]
-    assert scaling.rounds_to(measured, 0.05) == {1: pytest.approx(400), 4: pytest.approx(100)}
-    assert scaling.rounds_to(measured, 0.01) == {}
+    assert scaling.rounds_to(measured, 0.05) == {1: (pytest.approx(400), False), 4: (pytest.approx(100), False)}
+    assert scaling.rounds_to(measured, 0.2) == {1: (pytest.approx(25), False), 4: (pytest.approx(10), True)}
+    assert scaling.rounds_to(measured, 0.02) == {1: None, 4: (pytest.approx(625), False)}
+    assert scaling.rounds_to(measured, 0.01) == {1: None, 4: None}
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,8 @@ def fit(measured: Sequence[Row]) -> Fit | None:
     if laws is None:
         return None
     both = _solve([m, SK], y)
-    factor = float(np.exp(np.mean(laws[0])))
+    slope = float(np.mean(laws[1]))
+    factor = float(np.exp(np.mean(np.log([row.mean for row in finite]) - slope * (m + SK))))  # amid the rows' means
     workers, steps = (None, None) if both is None else (Interval.of(both[1]), Interval.of(both[2]))
     return Fit(Interval.of(laws[1]), factor, workers, steps)
 
@@ -330,15 +331,25 @@ def reachable(lines: Mapping[str, Sequence[Row]]) -> float:
     return max(best)
 
 
-def rounds_to(measured: Sequence[Row], eps: float) -> dict[int, float]:
-    """For each m the rounds S at which the metric is ε, interpolated between those that were run."""
-    found = {}
+class Needed(NamedTuple):
+    """Rounds to a metric: interpolated, or at most so many where the fewest rounds that were run are enough."""
+
+    rounds: float
+    at_most: bool
+
+
+def rounds_to(measured: Sequence[Row], eps: float) -> dict[int, Needed | None]:
+    """For each m the rounds S at which the metric is ε; None where the most rounds that were run are too few."""
+    found: dict[int, Needed | None] = {}
     for m in sorted({row.m for row in measured}):
         line = sorted((row.S, row.mean) for row in measured if row.m == m and np.isfinite(row.mean))
         S, metric = np.log([s for s, _ in line]), np.log([v for _, v in line])
         falls = np.minimum.accumulate(metric)
-        if len(falls) and falls[-1] - 1e-9 <= np.log(eps) <= falls[0]:
-            found[m] = float(np.exp(np.interp(-np.log(eps), -falls, S)))
+        if not len(falls) or np.log(eps) < falls[-1] - 1e-9:
+            found[m] = None
+        else:
+            rounds = float(np.exp(np.interp(-np.log(eps), -falls, S)))
+            found[m] = Needed(rounds, bool(np.log(eps) > falls[0]))
     return found
 
 

@@ -179,17 +179,25 @@ def _marks(axes: Axes, points: Sequence[tuple[float, float, bool]], color: str, 
 
 
 def _draw_rounds(axes: Axes, study: Study, lines: Measured) -> None:
-    """The dotted lines fall as 1/m; they are left out where K changes with m."""
+    """The dotted lines fall as 1/m; they are left out where K changes with m. Arrows: at most so many rounds."""
     eps = study.target or scaling.reachable(lines)
+    bounded = False
     for (label, measured), color, shape in zip(lines.items(), COLORS, SHAPES, strict=False):
         needed = scaling.rounds_to(measured, eps)
         steps = {row.K for row in measured}
-        inside = [(m, S, all(scaling.within(m, S, K) for K in steps)) for m, S in needed.items()]
-        axes.plot(list(needed), list(needed.values()), color=color, linewidth=1.2)
-        _marks(axes, inside, color, shape)
+        values = {m: need.rounds if need else np.nan for m, need in needed.items()}
+        few = [m for m, need in needed.items() if need and need.at_most]
+        exact = [(m, S, all(scaling.within(m, S, K) for K in steps)) for m, S in values.items() if m not in few]
+        axes.plot(list(values), list(values.values()), color=color, linewidth=1.2)
+        _marks(axes, exact, color, shape)
+        axes.scatter(few, [values[m] for m in few], s=60, marker=r"$\downarrow$", color=color, linewidths=0.4, zorder=3)
         axes.plot([], [], marker=shape, color=color, markersize=4.5, linewidth=1.2, label=label)
-        if needed and len(steps) == 1:
-            _ideal(axes, needed, -1.0)
+        bounded = bounded or bool(few)
+        reached = {m: S for m, S in values.items() if np.isfinite(S)}
+        if reached and len(steps) == 1 and min(reached) not in few:
+            _ideal(axes, reached, -1.0)
+    if bounded:
+        axes.plot([], [], linestyle="none", marker=r"$\downarrow$", color=MUTED, label="at most so many")
     _over_workers(axes, study, "rounds S", f"Rounds to a metric of {eps:.2g}", "as 1/m")
 
 
