@@ -188,7 +188,7 @@ def _draw_rounds(axes: Axes, study: Study, lines: Measured) -> None:
         values = {m: need.rounds if need else np.nan for m, need in needed.items()}
         few = [m for m, need in needed.items() if need and need.at_most]
         exact = [(m, S, all(scaling.within(m, S, K) for K in steps)) for m, S in values.items() if m not in few]
-        axes.plot(list(values), list(values.values()), color=color, linewidth=1.2)
+        axes.plot(list(values), [np.nan if m in few else S for m, S in values.items()], color=color, linewidth=1.2)
         _marks(axes, exact, color, shape)
         axes.scatter(few, [values[m] for m in few], s=60, marker=r"$\downarrow$", color=color, linewidths=0.4, zorder=3)
         axes.plot([], [], marker=shape, color=color, markersize=4.5, linewidth=1.2, label=label)
