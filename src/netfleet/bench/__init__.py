@@ -22,6 +22,7 @@ PARTS = {
     "mixing": "dense and sparse W",
     "layout": "the memory order of images",
     "start": "start-up times",
+    "distributed": "ranks on one machine: bytes on the wire, an exchange against bare messages, a step against DDP",
 }
 
 

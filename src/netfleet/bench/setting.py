@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from netfleet import randomness
-from netfleet.algorithms import ALGORITHMS
+from netfleet.algorithms import ALGORITHMS, Algorithm
 from netfleet.data import Dataset
 from netfleet.engines.loop import Host, Snapshot, train
 from netfleet.engines.simulator import Simulator
@@ -62,11 +62,20 @@ class Silent:
 def rounds(f: Problem, topology: Topology, algorithm: str = "net-fleet", steps: int = K) -> Callable[[], None]:
     """A function that goes one round on in the simulator, as `netfleet run` would, without evaluation."""
     spec = {"kind": algorithm, "eta": ETA} | ({"K": steps} if algorithm in ("net-fleet", "ld-sgd") else {})
-    method, host, now = ALGORITHMS.build(spec), Simulator(f, topology), None
+    return rounds_on(Simulator(f, topology), ALGORITHMS.build(spec))
+
+
+def rounds_on(host: Host, method: Algorithm) -> Callable[[], None]:
+    """A function that goes one round on."""
+    now: Snapshot | None = None
 
     def go() -> None:
         nonlocal now
+        before = now
         with one_intra_op_thread():
-            now = train(host, method, 1 if now is None else now.t + 1, Silent(), now)
+            if before is None:
+                now = train(host, method, 1, Silent())
+            else:
+                now = train(host, method, before.t + 1, Silent(), lambda _: before)
 
     return go

@@ -20,6 +20,7 @@ from netfleet.algorithms import Mix
 from netfleet.census import Census
 from netfleet.compression import Packed, pack
 from netfleet.engines.product import Product, as_sparse
+from netfleet.engines.rows import Rows
 from netfleet.errors import ConfigError
 from netfleet.faults import Unreliable
 from netfleet.memory import Arena
@@ -39,11 +40,14 @@ Exchange = Callable[[Tag, Sequence[int], Tensor], None]
 
 
 class Part(NamedTuple):
-    """What some workers need in a round: whose vectors, in their order, and with what weights."""
+    """What some workers need in a round: whose vectors, host by host, and with what weights.
+
+    The weights of a row are in the order of the workers, wherever their vectors lie: sums are the same on any hosts.
+    """
 
     need: list[int]
     W: csr_array  # [workers, need]
-    own: Tensor  # the places of the workers themselves in `need`
+    own: Rows  # the places of the workers themselves in `need`
 
 
 class Block:
@@ -52,10 +56,18 @@ class Block:
     alone = False
 
     def __init__(
-        self, problem: Problem, network: Network, exchange: Exchange, census: Census, threads: int = 1
+        self,
+        problem: Problem,
+        network: Network,
+        exchange: Exchange,
+        census: Census,
+        threads: int = 1,
+        hosts: Sequence[int] | None = None,
     ) -> None:
+        """`hosts` has the host of each worker, so that what comes from one lies together."""
         self.problem, self.network, self.census = problem, network, census
         self._exchange, self._product, self._arena = exchange, Product(threads), Arena()
+        self._hosts = hosts
         self._sent = 0
         self._static: Part | None = None
         self._matrices: dict[torch.dtype, Tensor] = {}
@@ -80,7 +92,7 @@ class Block:
     def _part(self, t: int) -> Part:
         """The part of W(t) that this host works with."""
         if self._static is None or self.network.varying:
-            self._static = part_of(self.network.W(t), self.problem.workers)
+            self._static = part_of(self.network.W(t), self.problem.workers, self._hosts)
             self._matrices.clear()
         return self._static
 
@@ -90,14 +102,14 @@ class Block:
         places = [slice(end - p.wire.shape[1], end) for end, p in zip(ends, packed, strict=True)]
         stack = self._arena.empty(packed[0].wire.new_empty(0, ends[-1]), len(part.need))
         for p, place in zip(packed, places, strict=True):
-            stack[part.own, place] = p.wire
+            part.own.put(stack[:, place], p.wire)
         self._exchange(tag, part.need, stack)
         return [self._weighted(part, p.decode(stack[:, place])) for p, place in zip(packed, places, strict=True)]
 
     def _weighted(self, part: Part, values: Tensor) -> Tensor:
         if values.dtype not in self._matrices:
             self._matrices[values.dtype] = as_sparse(part.W, values.dtype).to(values.device)
-        return self._product(self._matrices[values.dtype], values, len(part.own))
+        return self._product(self._matrices[values.dtype], values, part.own.count)
 
     def _average(self, weights: object, packed: Sequence[Packed]) -> list[Tensor]:
         """The exact average, one sum over all hosts for all vectors."""
@@ -131,13 +143,18 @@ def needed(W: csr_array, workers: Sequence[int]) -> list[int]:
     return sorted({*workers, *rows.indices[rows.data != 0].tolist()})
 
 
-def part_of(W: csr_array, workers: Sequence[int]) -> Part:
+def part_of(W: csr_array, workers: Sequence[int], hosts: Sequence[int] | None = None) -> Part:
     """What some workers work with in a round with weights W."""
     need = needed(W, workers)
-    rows = csr_array(W[list(workers)][:, need])
+    if hosts is not None:
+        need.sort(key=lambda j: (hosts[j], j))
+    rows = csr_array(W[list(workers)])
     rows.eliminate_zeros()
     rows.sort_indices()
-    return Part(need, rows, torch.from_numpy(np.searchsorted(need, list(workers))))
+    place = np.zeros(W.shape[0], dtype=rows.indices.dtype)
+    place[need] = np.arange(len(need))
+    part = csr_array((rows.data, place[rows.indices], rows.indptr), shape=(len(workers), len(need)))
+    return Part(need, part, Rows(place[list(workers)].tolist()))
 
 
 def refuse_memory(network: Network) -> None:

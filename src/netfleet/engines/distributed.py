@@ -23,7 +23,9 @@ from netfleet.algorithms import Algorithm
 from netfleet.engines.block import Block, Tag, needed, refuse_memory
 from netfleet.engines.loop import Recorder, Snapshot, Start, train
 from netfleet.engines.placement import Placement, place
+from netfleet.engines.rows import Rows
 from netfleet.errors import ConfigError, EngineError, NetfleetError, TransportError
+from netfleet.memory import Arena
 from netfleet.network import Network
 from netfleet.problems.base import Problem
 from netfleet.problems.pool import available_threads, one_intra_op_thread
@@ -152,11 +154,11 @@ def _heard(said: Any) -> Any:
 
 
 class Route(NamedTuple):
-    """What goes between this rank and another in an exchange: workers, in their order."""
+    """What goes between this rank and another in an exchange."""
 
-    rank: int
-    sends: list[int]
-    receives: list[int]
+    peer: int  # its global number
+    sends: Rows
+    receives: Rows  # lie together
 
 
 class Wire:
@@ -167,44 +169,38 @@ class Wire:
         self.mine = set(placement.workers[ranks.rank])
         self.sent = 0  # bytes that left this rank
         self._static: list[Route] | None = None
+        self._arena = Arena()
 
     def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor) -> None:
-        place, arriving, ops = {j: row for row, j in enumerate(need)}, [], []
-        for route in self._routes(max(tag.t, 0)):
-            peer, group = self.ranks.peer(route.rank), self.ranks.group
-            if route.sends:
-                rows = _rows(stack, [place[j] for j in route.sends])
+        ops, group = [], self.ranks.group
+        for route in self.routes(max(tag.t, 0), need):
+            if route.sends.count:
+                rows = route.sends.take(stack, self._arena)
                 self.sent += rows.numel()
-                ops.append(dist.P2POp(dist.isend, rows, peer, group))
-            if route.receives:
-                rows = _rows(stack, [place[j] for j in route.receives])
-                arriving.append(([place[j] for j in route.receives], rows))
-                ops.append(dist.P2POp(dist.irecv, rows, peer, group))
+                ops.append(dist.P2POp(dist.isend, rows, route.peer, group))
+            if route.receives.count:
+                ops.append(dist.P2POp(dist.irecv, route.receives.piece(stack), route.peer, group))
         if not ops:
             return
         with _reaching("a neighbour"):
             for work in dist.batch_isend_irecv(ops):
                 work.wait()
-        for places, rows in arriving:
-            if rows.untyped_storage().data_ptr() != stack.untyped_storage().data_ptr():
-                stack[places] = rows
 
-    def _routes(self, t: int) -> list[Route]:
+    def routes(self, t: int, need: Sequence[int]) -> list[Route]:
+        """What goes to and comes from the other ranks, by its places in the stack of what is needed."""
         if self._static is None or self.network.varying:
             W, placed = self.network.W(t), self.placement.workers
-            wanted = set(needed(W, placed[self.ranks.rank]))
+            place = {j: row for row, j in enumerate(need)}
             self._static = [
-                Route(rank, [j for j in needed(W, theirs) if j in self.mine], [j for j in theirs if j in wanted])
+                Route(
+                    self.ranks.peer(rank),
+                    Rows([place[j] for j in needed(W, theirs) if j in self.mine]),
+                    Rows([place[j] for j in theirs if j in place]),
+                )
                 for rank, theirs in enumerate(placed)
                 if rank != self.ranks.rank
             ]
         return self._static
-
-
-def _rows(stack: Tensor, places: list[int]) -> Tensor:
-    """Some rows as one piece of memory: their own where they lie together, else a copy."""
-    first, last = places[0], places[-1]
-    return stack[first : last + 1] if last - first + 1 == len(places) else stack[places]
 
 
 def run_distributed(
@@ -225,7 +221,7 @@ def run_distributed(
     mine = placement.workers[ranks.rank]
     with one_intra_op_thread():
         wire = Wire(ranks, network, placement)
-        block = Block(problem.among(mine), network, wire, ranks, threads or available_threads())
+        block = Block(problem.among(mine), network, wire, ranks, threads or available_threads(), placement.hosts)
         return train(block, algorithm, rounds, recorder, start)
 
 

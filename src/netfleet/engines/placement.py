@@ -25,6 +25,11 @@ class Placement(NamedTuple):
     workers: tuple[tuple[int, ...], ...]
 
     @property
+    def hosts(self) -> list[int]:
+        """The rank of each worker."""
+        return self.ranks.tolist()  # type: ignore[no-any-return]
+
+    @property
     def ranks(self) -> Ints:
         """The rank of each worker."""
         ranks = np.empty(sum(map(len, self.workers)), dtype=np.int64)

@@ -12,8 +12,10 @@ from torch import Tensor
 from netfleet.memory import Arena
 from netfleet.problems.pool import Pool
 
-#: Columns per product: fixed, so that the result does not depend on the number of threads.
-_COLUMNS = 2048
+
+def _width(d: int) -> int:
+    """Columns per product: a function of d alone, so that the result does not depend on the number of threads."""
+    return min(16384, max(2048, d // 32 // 1024 * 1024))
 
 
 class Product:
@@ -26,24 +28,27 @@ class Product:
         """W x as `[rows, d]`; a W of one row gives the same to all of them."""
         if x.device.type != "cpu":
             return (W @ x).expand(rows, -1).contiguous()
-        out = self._arena.empty(x, rows)
+        out, width = self._arena.empty(x, rows), _width(x.shape[1])
 
         def columns(_: int, i: int) -> None:
-            part = slice(i * _COLUMNS, (i + 1) * _COLUMNS)
+            part = slice(i * width, (i + 1) * width)
             if len(W) == rows:
                 torch.mm(W, x[:, part], out=out[:, part])
             else:
                 out[:, part] = torch.mm(W, x[:, part])
 
-        self._pool.each(columns, -(-x.shape[1] // _COLUMNS))
+        self._pool.each(columns, -(-x.shape[1] // width))
         return out
 
 
 def as_sparse(W: csr_array, dtype: torch.dtype) -> Tensor:
-    """W as a sparse torch matrix: each row of a product is then summed by itself, in the order of the columns."""
+    """W as a sparse torch matrix: each row of a product is then summed by itself, in the order of W's indices.
+
+    These need not ascend (`check_invariants` would ask for it).
+    """
     rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         return torch.sparse_csr_tensor(
-            rows, columns, torch.from_numpy(W.data), W.shape, dtype=dtype, check_invariants=True
+            rows, columns, torch.from_numpy(W.data), W.shape, dtype=dtype, check_invariants=False
         )
