@@ -10,10 +10,14 @@ import pytest
 import torch
 
 from conftest import digits_problem
-from netfleet.bench import PARTS, peers
+from netfleet import make_topology
+from netfleet.bench import PARTS, peers, setting
+from netfleet.bench.distributed import launch
 from netfleet.bench.measure import Report, Spread, alternating, ratio
 from netfleet.cli import main
+from netfleet.errors import EngineError
 from netfleet.memory import Arena
+from netfleet.problems import Quadratics
 from netfleet.problems.pool import Pool
 
 LARGE = 1 << 18
@@ -104,6 +108,27 @@ def test_bench_lists_its_parts_and_refuses_others(capsys: pytest.CaptureFixture[
     assert main(["bench", "nonsense", "--out", str(tmp_path)]) == 2
     assert "limit" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_benchmark_goes_from_round_to_round() -> None:
+    f = Quadratics(4, d=3, sigma=0.1)
+    go, seen = setting.rounds(f, make_topology("ring", workers=4), steps=2), []
+    take, f.sample = f.sample, lambda t, k: seen.append((t, k)) or take(t, k)  # type: ignore[method-assign]
+    go()
+    go()
+    assert seen == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2)]
+
+
+def test_bench_measures_ranks_beside_ddp() -> None:
+    jobs = [
+        {"job": "step", "model": "softmax", "calls": 10, "repeats": 1},
+        {"job": "rounds", "model": "softmax", "steps": 1, "repeats": 1},
+    ]
+    step, rounds = launch(2, jobs)
+    assert [len(times) for times in step["seconds"]] == [1, 1, 1]
+    assert min(min(times) for times in step["seconds"] + rounds["seconds"]) > 0
+    with pytest.raises(EngineError, match="no_such_job"):
+        launch(1, [{"job": "no_such_job"}])
 
 
 def test_bench_writes_a_dated_table(tmp_path: Path) -> None:
