@@ -1,0 +1,57 @@
+"""The same as plain.py on several processes, each with its own few labels: NET-FLEET on a ring.
+
+torchrun --nproc-per-node 4 examples/own_loop/decentralized.py --steps 500   # a step is a round of K = 10 mini-batches
+"""
+
+import argparse
+from itertools import chain, repeat
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from netfleet.data import load_dataset, make_partition
+from netfleet.optim import NetFleet
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", default="mnist")
+parser.add_argument("--steps", type=int, default=500)
+parser.add_argument("--lr", type=float, default=0.05)
+options = parser.parse_args()
+
+dist.init_process_group("gloo")
+rank, ranks = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+torch.set_num_threads(1)
+data = load_dataset(options.data)
+mine = make_partition({"kind": "shards", "per_worker": 2}, data, ranks, seed=0)[rank]
+loader = DataLoader(TensorDataset(data.train_x[mine], data.train_y[mine]), batch_size=32, shuffle=True)
+batches = chain.from_iterable(repeat(loader))
+
+channels, side = data.train_x.shape[1:3]
+model = nn.Sequential(
+    nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+    nn.Flatten(), nn.Linear(16 * (side // 4) ** 2, data.classes),
+)  # fmt: skip
+optimizer = NetFleet(model.parameters(), lr=options.lr, K=10, topology="ring")
+
+
+def closure() -> torch.Tensor:
+    """The loss of the next mini-batch, and its gradient."""
+    x, y = next(batches)
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    return loss
+
+
+for step in range(options.steps):
+    loss = optimizer.step(closure)
+    if step % 100 == 99 or step == options.steps - 1:
+        with torch.no_grad(), optimizer.averaged():
+            accuracy = (model(data.test_x).argmax(dim=1) == data.test_y).float().mean()
+        if rank == 0:
+            print(f"step {step + 1}: loss {loss:.3f}, accuracy {100 * accuracy:.2f} %", flush=True)
+dist.destroy_process_group()
