@@ -175,6 +175,13 @@ def test_without_torchrun_the_command_says_how_to_start(
     assert "torchrun --nproc-per-node" in capsys.readouterr().err
 
 
+def test_mpi_is_refused_where_torch_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.distributed.is_mpi_available():
+        pytest.skip("this torch has MPI")
+    assert main([*command(tmp_path)[2:], "--set", "engine.backend=mpi"]) == 2
+    assert "built with MPI" in capsys.readouterr().err
+
+
 def test_more_ranks_than_workers_are_refused(tmp_path: Path) -> None:
     ends = finish(start(command(tmp_path, "--set", "topology.workers=2"), 3))
     assert [code for code, _, _ in ends] == [2, 2, 2]

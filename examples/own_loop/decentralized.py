@@ -17,7 +17,7 @@ from netfleet.optim import NetFleet
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", default="mnist")
 parser.add_argument("--steps", type=int, default=500)
-parser.add_argument("--lr", type=float, default=0.05)
+parser.add_argument("--lr", type=float, default=0.01)
 options = parser.parse_args()
 
 dist.init_process_group("gloo")

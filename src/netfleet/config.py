@@ -72,6 +72,8 @@ class EngineConfig:
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0
     gradients: Literal["auto", "native", "stacked", "looped", "processes"] = "auto"
+    #: Of "distributed": Gloo on CPUs with NCCL between GPUs, Gloo alone, or MPI where torch is built with it.
+    backend: Literal["auto", "gloo", "mpi"] = "auto"
 
     def __post_init__(self) -> None:
         for name, hint in parameters(EngineConfig).items():

@@ -40,7 +40,7 @@ def processes(engine: EngineConfig) -> AbstractContextManager[None]:
         return nullcontext()
     from netfleet.engines.distributed import joined
 
-    return joined(engine.device)
+    return joined(engine.device, engine.backend)
 
 
 __all__ = ["ENGINES", "Engine", "Snapshot", "Start", "census_of", "processes"]

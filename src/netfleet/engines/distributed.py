@@ -32,26 +32,39 @@ from netfleet.problems.pool import available_threads, one_intra_op_thread
 
 
 @contextmanager
-def joined(device: str = "cpu") -> Iterator[None]:
-    """Be a rank of the job that torchrun started, for as long as this lasts: Gloo, and NCCL between GPUs."""
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise ConfigError(
-            f'engine "distributed" needs processes that know of each other, but {", ".join(missing)} is not set; start '
-            f"it with: torchrun --nproc-per-node 2 -m netfleet run FILE.toml --engine distributed"
-        )
+def joined(device: str = "cpu", backend: str = "auto") -> Iterator[None]:
+    """Be a rank of the job that torchrun (or mpirun) started, for as long as this lasts."""
     if not dist.is_available():
         raise ConfigError("this torch is built without torch.distributed; install one that has it")
+    if backend == "mpi":
+        if not dist.is_mpi_available():
+            raise ConfigError(
+                'engine.backend = "mpi" needs a torch that was built with MPI, which this one was not; leave it out to '
+                "use Gloo and NCCL"
+            )
+    else:
+        _refuse_alone()
     if device.startswith("cuda"):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        backend = "cpu:gloo,cuda:nccl" if backend == "auto" else backend
     with _reaching("the other ranks"):
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo")
+        dist.init_process_group("gloo" if backend == "auto" else backend)
+    os.environ.update(RANK=str(dist.get_rank()), WORLD_SIZE=str(dist.get_world_size()))  # mpirun does not set them
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         yield
     finally:
         dist.destroy_process_group()
         signal.signal(signal.SIGTERM, before)
+
+
+def _refuse_alone() -> None:
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f'engine "distributed" needs processes that know of each other, but {", ".join(missing)} is not set; start '
+            f"it with: torchrun --nproc-per-node 2 -m netfleet run FILE.toml --engine distributed"
+        )
 
 
 def _stop(number: int, frame: object) -> None:
