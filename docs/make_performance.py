@@ -19,7 +19,7 @@ NAMES = {
     "decent": "decent-bench, LED",
     "decent, K-GT": "decent-bench, K-GT",
 }
-PARTS = ("peers", "limit", "paths", "growth", "evaluation", "cores", "start")
+PARTS = ("peers", "limit", "paths", "growth", "evaluation", "cores", "start", "distributed")
 
 
 def newest(name: str) -> Path:
@@ -61,7 +61,8 @@ def speed(text: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every page with what it should say."""
-    paths = {ROOT / "docs" / "performance.md": performance, ROOT / "README.md": speed}
+    docs = ROOT / "docs"
+    paths = {docs / "performance.md": performance, docs / "cluster.md": performance, ROOT / "README.md": speed}
     return {path: make(path.read_text(encoding="utf-8")) for path, make in paths.items()}
 
 
