@@ -6,6 +6,7 @@ NetfleetError
 ├── DataError          a data file that is missing or corrupt, or a partition that cannot be made
 ├── CheckpointError    a checkpoint or history that cannot be read or belongs to another run
 ├── TransportError     a neighbour that did not answer
+│   └── FrameError     bytes from a neighbour that are not a message of this run
 ├── EngineError        a helper process that failed
 └── DivergedError      a run that produced a non-finite value
 
@@ -37,6 +38,10 @@ class CheckpointError(NetfleetError):
 
 class TransportError(NetfleetError):
     """A neighbour that did not answer in time or went away."""
+
+
+class FrameError(TransportError):
+    """Bytes that are not what a neighbour may send now; they are refused and change nothing."""
 
 
 class EngineError(NetfleetError):

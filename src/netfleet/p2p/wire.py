@@ -1,0 +1,167 @@
+"""Frames: what peers say to each other, byte by byte. Bounded, versioned, checksummed; nothing is ever unpickled.
+
+A frame is a header of fixed size, then its body:
+
+| bytes | field | meaning |
+|---|---|---|
+| 4 | magic | `NTFL` |
+| 1 | version | of this table |
+| 1 | kind | see `Kind` |
+| 32 | run | the hash of the run's config |
+| 4 | sender | its number in the plan |
+| 8 | t | the round (−1 while initialising) |
+| 4 | call | the number of the exchange within it |
+| 8 | offset | where the body belongs in the message |
+| 8 | total | bytes of the whole message |
+| 4 | length | bytes of the body |
+| 4 | check | CRC-32 of all other bytes |
+
+A message is one `HEAD`, whose body says what its bytes are ("float32[10330] float32[10330]"), then `CHUNK`s in their order. TLS
+keeps others from changing bytes; the checksum finds what a faulty memory or disk did.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from netfleet.errors import FrameError
+
+MAGIC, VERSION = b"NTFL", 1
+#: The largest body of a frame, and the longest description of a message.
+CHUNK, WORDS = 1 << 20, 1 << 10
+_HEADER = struct.Struct("!4sBB32sIqIQQI")
+_CHECK = struct.Struct("!I")
+HEADER_SIZE = _HEADER.size + _CHECK.size
+
+
+class Kind(IntEnum):
+    """What a frame says."""
+
+    PULL = 1  # give me your message (t, call)
+    HEAD = 2  # here is one: what it is
+    CHUNK = 3  # some of its bytes
+    WAIT = 4  # not there yet; I am in round t
+    DROPPED = 5  # you are no neighbour of mine since round t
+    LEFT = 6  # I have left, or leave, and round t is the first without me
+    JOIN = 7  # take me as a neighbour from round t on
+    JOINED = 8  # from round t on you are
+
+
+class Frame(NamedTuple):
+    """A frame as it is understood."""
+
+    kind: Kind
+    run: bytes
+    sender: int
+    t: int
+    call: int = 0
+    offset: int = 0
+    total: int = 0
+    body: bytes | memoryview = b""
+
+    def encode(self) -> bytes:
+        """The frame's bytes."""
+        head = _HEADER.pack(MAGIC, VERSION, self.kind, *self[1:7], len(self.body))
+        check = zlib.crc32(self.body, zlib.crc32(head))
+        return b"".join((head, _CHECK.pack(check), self.body))
+
+
+def decode(data: bytes) -> Frame:
+    """A frame from bytes of any origin; raises FrameError and nothing else."""
+    if len(data) < HEADER_SIZE:
+        raise FrameError(f"a frame of {len(data)} bytes is truncated; its header alone has {HEADER_SIZE}")
+    if len(data) > HEADER_SIZE + CHUNK:
+        raise FrameError(f"a frame of {len(data)} bytes is oversized; at most {HEADER_SIZE + CHUNK} are taken")
+    magic, version, kind, run, sender, t, call, offset, total, length = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise FrameError(f"these are not netfleet's bytes: they begin with {magic!r}, not {MAGIC!r}")
+    if version != VERSION:
+        raise FrameError(f"a frame of version {version}, but this node speaks {VERSION}; update the older of the two")
+    if kind not in Kind._value2member_map_:
+        raise FrameError(f"a frame of the unknown kind {kind}")
+    if len(data) != HEADER_SIZE + length:
+        raise FrameError(f"a frame with {len(data) - HEADER_SIZE} bytes of body where its header says {length}")
+    body = memoryview(data)[HEADER_SIZE:]
+    (check,) = _CHECK.unpack_from(data, _HEADER.size)
+    if check != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
+        raise FrameError("a garbled frame: its checksum is wrong")
+    if t < -1 or offset + length > total and kind == Kind.CHUNK:
+        raise FrameError(f"a frame of round {t} with bytes {offset} to {offset + length} of {total}")
+    return Frame(Kind(kind), run, sender, t, call, offset, total, body)
+
+
+def message(run: bytes, sender: int, t: int, call: int, words: str, data: bytes | memoryview) -> Iterator[Frame]:
+    """The frames of a message."""
+    view = memoryview(data).cast("B")
+    yield Frame(Kind.HEAD, run, sender, t, call, 0, len(view), words.encode())
+    for start in range(0, len(view), CHUNK):
+        yield Frame(Kind.CHUNK, run, sender, t, call, start, len(view), view[start : start + CHUNK])
+
+
+class Expected(NamedTuple):
+    """What a message must be to be taken."""
+
+    run: bytes
+    sender: int
+    t: int
+    call: int
+    words: str
+    total: int
+
+
+class Assembly:
+    """A message that arrives frame by frame, into memory that lies ready; what does not fit is refused."""
+
+    def __init__(self, expected: Expected, into: memoryview) -> None:
+        self.expected, self._into, self._have, self._begun = expected, into, 0, False
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it is there."""
+        return self._begun and self._have == self.expected.total
+
+    def feed(self, frame: Frame) -> None:
+        """Take the next frame."""
+        expected = self.expected
+        check_origin(frame, expected.run, expected.sender)
+        if (frame.t, frame.call) != (expected.t, expected.call):
+            raise FrameError(
+                f"a message of round {frame.t}, exchange {frame.call}, where round {expected.t}, exchange "
+                f"{expected.call} was asked for"
+            )
+        if frame.total != expected.total:
+            raise FrameError(f"a message of {frame.total} bytes where {expected.total} were expected")
+        if frame.kind == Kind.HEAD and not self._begun:
+            self._head(frame)
+        elif frame.kind == Kind.CHUNK and self._begun:
+            self._chunk(frame)
+        else:
+            raise FrameError(f"a frame {frame.kind.name} where another was due")
+
+    def _head(self, frame: Frame) -> None:
+        if len(frame.body) > WORDS:
+            raise FrameError(f"a description of {len(frame.body)} bytes; at most {WORDS} are taken")
+        words = bytes(frame.body).decode("utf-8", "replace")
+        if words != self.expected.words:
+            raise FrameError(f"a message of {words[:100]!r} where {self.expected.words!r} was expected")
+        self._begun = True
+
+    def _chunk(self, frame: Frame) -> None:
+        if frame.offset != self._have or not frame.body:
+            raise FrameError(f"bytes from {frame.offset} on where those from {self._have} on were due")
+        self._into[self._have : self._have + len(frame.body)] = frame.body
+        self._have += len(frame.body)
+
+
+def check_origin(frame: Frame, run: bytes, sender: int) -> None:
+    """A frame must be of this run, and say who its sender's certificate says it is."""
+    if frame.run != run:
+        raise FrameError(
+            f"a frame of run {frame.run.hex()[:12]}, but this node's is {run.hex()[:12]}: the two have different plans"
+        )
+    if frame.sender != sender:
+        raise FrameError(f"a frame that says it is from site {frame.sender}, but came from site {sender}")
