@@ -16,8 +16,8 @@ A frame is a header of fixed size, then its body:
 | 4 | length | bytes of the body |
 | 4 | check | CRC-32 of all other bytes |
 
-A message is one `HEAD`, whose body says what its bytes are ("float32[10330] float32[10330]"), then `CHUNK`s in their order. TLS
-keeps others from changing bytes; the checksum finds what a faulty memory or disk did.
+A message is one `HEAD`, whose body says what its bytes are ("float32[10330] float32[10330]"), then `CHUNK`s in their
+order. TLS keeps others from changing bytes; the checksum finds what a faulty memory or disk did.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def decode(data: bytes) -> Frame:
     (check,) = _CHECK.unpack_from(data, _HEADER.size)
     if check != zlib.crc32(body, zlib.crc32(data[: _HEADER.size])):
         raise FrameError("a garbled frame: its checksum is wrong")
-    if t < -1 or offset + length > total and kind == Kind.CHUNK:
+    if t < -1 or (offset + length > total and kind == Kind.CHUNK):
         raise FrameError(f"a frame of round {t} with bytes {offset} to {offset + length} of {total}")
     return Frame(Kind(kind), run, sender, t, call, offset, total, body)
 
