@@ -68,6 +68,8 @@ class Study:
     #: Points of more local steps are left out, and of fewer, which have not forgotten where they began.
     most_steps: int = 1 << 30
     least_steps: int = 0
+    #: Points of more gradients mSK than this are left out as too dear; 0: none.
+    most_gradients: int = 0
     #: The metric is taken at about so many of a run's gradients, from so many samples (0: all).
     measures: int = 1000
     samples: int = 0
@@ -82,7 +84,7 @@ class Study:
             values = getattr(self, key)
             if not values or [v for v in values if not isinstance(v, int) or v < (key != "seeds")]:
                 raise ConfigError(f"{key} must be a list of whole numbers, got {list(values)}")
-        if not self.scale > 0 or self.measures < 1 or min(self.target, self.samples) < 0:
+        if not self.scale > 0 or self.measures < 1 or min(self.target, self.samples, self.most_gradients) < 0:
             given = (
                 f"scale = {self.scale}, measures = {self.measures}, samples = {self.samples}, target = {self.target}"
             )
@@ -102,7 +104,8 @@ class Study:
             for m in sorted(self.workers):
                 for line in self.lines:
                     K, eta = theory.corollary(m, S, self.scale, line.K)
-                    if self.least_steps <= S * K <= (line.most_steps or self.most_steps):
+                    fits = self.least_steps <= S * K <= (line.most_steps or self.most_steps)
+                    if fits and (not self.most_gradients or m * S * K <= self.most_gradients):
                         yield from (Point(self, line, m, S, K, eta, seed) for seed in self.seeds)
 
 
