@@ -35,8 +35,15 @@ class Tag(NamedTuple):
     call: int
 
 
+class Content(NamedTuple):
+    """What the bytes of a message are, for transports that check what they take."""
+
+    words: str  # such as "float32[10330] float32[10330]"
+    finite: Callable[[Tensor], bool]  # whether a message's bytes hold finite numbers only
+
+
 #: `stack[i]` is the message of worker `need[i]` as bytes; own rows are given, the others are filled in.
-Exchange = Callable[[Tag, Sequence[int], Tensor], None]
+Exchange = Callable[[Tag, Sequence[int], Tensor, Content], None]
 
 
 class Part(NamedTuple):
@@ -103,7 +110,7 @@ class Block:
         stack = self._arena.empty(packed[0].wire.new_empty(0, ends[-1]), len(part.need))
         for p, place in zip(packed, places, strict=True):
             part.own.put(stack[:, place], p.wire)
-        self._exchange(tag, part.need, stack)
+        self._exchange(tag, part.need, stack, _content(packed, places))
         return [self._weighted(part, p.decode(stack[:, place])) for p, place in zip(packed, places, strict=True)]
 
     def _weighted(self, part: Part, values: Tensor) -> Tensor:
@@ -135,6 +142,16 @@ class Block:
 
     def recall(self, memory: dict[str, Tensor]) -> None:
         """This network has no memory."""
+
+
+def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:
+    words = (f"{p.values.dtype}[{p.values.shape[1]}] in {p.wire.shape[1]}" for p in packed)
+
+    def finite(message: Tensor) -> bool:
+        values = (p.decode(message[None, place]) for p, place in zip(packed, places, strict=True))
+        return all(bool(torch.isfinite(v).all()) for v in values)
+
+    return Content(" ".join(words).replace("torch.", ""), finite)
 
 
 def needed(W: csr_array, workers: Sequence[int]) -> list[int]:

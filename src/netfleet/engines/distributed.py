@@ -20,7 +20,7 @@ from torch import Tensor
 
 from netfleet import errors
 from netfleet.algorithms import Algorithm
-from netfleet.engines.block import Block, Tag, needed, refuse_memory
+from netfleet.engines.block import Block, Content, Tag, needed, refuse_memory
 from netfleet.engines.loop import Recorder, Snapshot, Start, train
 from netfleet.engines.placement import Placement, place
 from netfleet.engines.rows import Rows
@@ -184,7 +184,7 @@ class Wire:
         self._static: list[Route] | None = None
         self._arena = Arena()
 
-    def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor) -> None:
+    def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content | None = None) -> None:
         ops, group = [], self.ranks.group
         for route in self.routes(max(tag.t, 0), need):
             if route.sends.count:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm
-from netfleet.engines.block import Block, Tag, refuse_memory
+from netfleet.engines.block import Block, Content, Tag, refuse_memory
 from netfleet.engines.loop import Recorder, Snapshot, Start, together, train
 from netfleet.errors import TransportError
 from netfleet.network import Network
@@ -58,7 +58,7 @@ class Peer:
         self.i, self.mail, self.keeps = i, mail, i == 0
         self._meetings = 0
 
-    def exchange(self, tag: Tag, need: Sequence[int], stack: Tensor) -> None:
+    def exchange(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content) -> None:
         W = self.mail.network.W(max(tag.t, 0))
         readers = [j for j in W[:, [self.i]].nonzero()[0].tolist() if j != self.i]
         self.mail.post(self.i, readers, tag, stack[need.index(self.i)])
