@@ -19,6 +19,9 @@ class Census(Protocol):
     def keeps(self) -> bool:
         """Whether this host keeps the record; one of them does."""
 
+    def count(self, m: int) -> int:
+        """Of m workers, how many take part."""
+
     def total(self, rows: Tensor) -> Tensor:
         """Σ over the rows `[rows, …]` of all hosts."""
 
@@ -34,6 +37,9 @@ class Whole:
 
     keeps = True
 
+    def count(self, m: int) -> int:
+        return m
+
     def total(self, rows: Tensor) -> Tensor:
         return rows.sum(dim=0)
 
@@ -42,3 +48,10 @@ class Whole:
 
     def first(self, act: Callable[[], Any]) -> Any:
         return act()
+
+
+class Alone(Whole):
+    """The census of a site that knows of its own worker only."""
+
+    def count(self, m: int) -> int:
+        return 1

@@ -66,17 +66,17 @@ def measure(
     Unless `full`, without the dear ones: the scores of the workers' own models, and f and ∇f. What x̄ scores is left
     out on hosts that do not keep the record.
     """
-    x = state.x
-    mean = census.total(x) / problem.m
-    shared = None if buffers is None else (census.total(buffers) / problem.m)[None]
+    x, m = state.x, census.count(problem.m)
+    mean = census.total(x) / m
+    shared = None if buffers is None else (census.total(buffers) / m)[None]
     record = _scores(problem, mean, shared, test_samples) if census.keeps else {}
     if full:
         record |= _worker_scores(problem, x, buffers, worker_test_samples, census)
-    consensus = consensus_error(x, census, problem.m)
+    consensus = consensus_error(x, census, m)
     record["consensus_error"] = consensus.item()
     if full and gradient:
         record |= _objective(problem, mean, gradient_samples, census, consensus)
-    error = tracking_error(state, census)
+    error = tracking_error(state, census) if m == problem.m else None
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
@@ -110,9 +110,9 @@ def _spread(name: str, values: Tensor | None) -> Record:
 
 def _objective(problem: Problem, mean: Tensor, limit: int, census: Census, consensus: Tensor) -> Record:
     """f and ∇f at x̄: each host's workers in proportion to their number, from as many samples for each worker."""
-    rows = len(problem.workers)
-    value, slope = problem.objective(mean, -(-limit // problem.m) * rows)
-    share = rows / problem.m
+    rows, m = len(problem.workers), census.count(problem.m)
+    value, slope = problem.objective(mean, -(-limit // m) * rows)
+    share = rows / m
     value, slope = census.total(value[None] * share), census.total(slope[None] * share)
     norm2 = slope.cpu().double().square().sum()
     return {

@@ -12,7 +12,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, overload
+from typing import Any, ClassVar, NamedTuple, Protocol, overload
 
 from torch import Tensor
 
@@ -50,6 +50,16 @@ class State(Protocol):
     def __iter__(self) -> Iterator[Tensor]: ...
 
 
+class Conserved(NamedTuple):
+    """A field of the State whose sum over the workers exchanges do not change, and which argument of `mix` feeds it.
+
+    An exchange adds to it factor · Σⱼ wᵢⱼ (vⱼ − vᵢ), where v is that argument and the factor is `Algorithm.flow(t)`.
+    """
+
+    field: str
+    argument: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):
     """Base of the hyper-parameter dataclasses: holds and checks the step size η, and K where there is one."""
@@ -65,6 +75,8 @@ class Algorithm(ABC):
     sums_differences: ClassVar[bool] = False
     #: W must have no eigenvalue below this.
     least_eigenvalue: ClassVar[float] = -1.0
+    #: What a round's exchange carries that must not get lost with a neighbour; None: nothing.
+    conserves: ClassVar[Conserved | None] = None
     title: ClassVar[str] = ""
     #: What its paper's convergence theorem asks of the difference between the workers' data.
     assumes: ClassVar[str] = "none stated"
@@ -85,6 +97,10 @@ class Algorithm(ABC):
     def step_size(self, t: int) -> float:
         """η of round t."""
         return self.eta(t)  # type: ignore[operator]
+
+    def flow(self, t: int) -> float:
+        """The factor with which round t's differences enter what it conserves."""
+        return 1.0
 
     def remedy(self, least: float) -> str:
         """What to do about weights whose least eigenvalue is too low."""

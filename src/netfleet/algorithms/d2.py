@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
 from netfleet.problems.base import Problem
 
 
@@ -40,6 +40,7 @@ class D2(Algorithm):
     divides_by_eta = True
     sums_differences = True
     least_eigenvalue = -1 / 3
+    conserves = Conserved("c", 0)
     assumes = "none"
     citation = """@inproceedings{tang2018d2,
   title     = {{D}$^2$: Decentralized Training over Decentralized Data},
@@ -68,3 +69,6 @@ class D2(Algorithm):
         x = mix(s.x)  # eq. (2)
         c = (s.x - x).div_(before).add_(s.c)  # eq. (3)
         return self.State(x.sub_(f.grad(x, f.sample(t, 1)) + c, alpha=eta), c)  # eq. (1)
+
+    def flow(self, t: int) -> float:
+        return -1 / self.step_size(max(t - 1, 0))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
 from netfleet.problems.base import Problem
 
 
@@ -31,6 +31,7 @@ class DSGT(Algorithm):
     K: int = 10
 
     title = "DSGT"
+    conserves = Conserved("y", 1)
     assumes = "none stated"
     citation = """@article{lu2019learn,
   title   = {Learn Electronic Health Records by Fully Decentralized Federated Learning},

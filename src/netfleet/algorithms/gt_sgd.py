@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
 from netfleet.problems.base import Problem
 
 
@@ -30,6 +30,7 @@ class GTSGD(Algorithm):
     """Gradient tracking with step size η."""
 
     title = "GT-SGD"
+    conserves = Conserved("y", 1)
     assumes = "none"
     citation = """@inproceedings{lu2019gnsd,
   title     = {{GNSD}: a gradient-tracking based nonconvex stochastic algorithm for decentralized optimization},

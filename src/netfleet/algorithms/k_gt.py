@@ -27,7 +27,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_positive
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, check_positive
 from netfleet.problems.base import Problem
 
 
@@ -41,6 +41,7 @@ class KGT(Algorithm):
 
     title = "K-GT"
     divides_by_eta = True
+    conserves = Conserved("c", 1)
     assumes = "none"
     citation = """@article{liu2024decentralized,
   title   = {Decentralized gradient tracking with local steps},

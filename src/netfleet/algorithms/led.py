@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 
@@ -44,6 +44,7 @@ class LED(Algorithm):
     title = "LED"
     divides_by_eta = True
     sums_differences = True
+    conserves = Conserved("c", 0)
     assumes = "none"
     citation = """@article{alghunaim2024local,
   title   = {Local Exact-Diffusion for Decentralized Optimization and Learning},
@@ -95,6 +96,9 @@ class LED(Algorithm):
         for k in range(1, self.steps(f, t) + 1):
             x.sub_(f.grad(x, f.sample(t, k)) + c, alpha=eta)  # eq. (1)
         return self.State(x, c)
+
+    def flow(self, t: int) -> float:
+        return -self._beta / self.step_size(max(t - 1, 0))
 
     def steps(self, f: Problem, t: int) -> int:
         """τ, the local steps of round t."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
 from netfleet.problems.base import Problem
 
 
@@ -29,6 +29,7 @@ class LUGT(Algorithm):
     K: int = 10
 
     title = "LU-GT"
+    conserves = Conserved("y", 1)
     assumes = "none"
     citation = r"""@inproceedings{nguyen2023performance,
   title     = {On the Performance of Gradient Tracking with Local Updates},

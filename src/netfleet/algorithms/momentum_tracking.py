@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_momentum
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, check_momentum
 from netfleet.problems.base import Problem
 
 
@@ -33,6 +33,7 @@ class MomentumTracking(Algorithm):
     beta: float = 0.9
 
     title = "Momentum Tracking"
+    conserves = Conserved("y", 1)
     assumes = "none"
     citation = """@article{takezawa2023momentum,
   title   = {Momentum Tracking: Momentum Acceleration for Decentralized Deep Learning on Heterogeneous Data},

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
 from netfleet.problems.base import Problem
 
 
@@ -34,6 +34,7 @@ class NetFleet(Algorithm):
     K: int = 10
 
     title = "NET-FLEET"
+    conserves = Conserved("y", 1)
     assumes = "none"
     citation = """@inproceedings{zhang2022netfleet,
   title     = {{NET-FLEET}: Achieving Linear Convergence Speedup for Fully Decentralized Federated Learning with

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
 from netfleet.problems.base import Problem
 
 
@@ -33,6 +33,7 @@ class PeriodicalGT(Algorithm):
     K: int = 10
 
     title = "Periodical GT"
+    conserves = Conserved("y", 1)
     assumes = "none"
     citation = """@article{liu2024decentralized,
   title   = {Decentralized gradient tracking with local steps},

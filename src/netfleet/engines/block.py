@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -111,7 +111,13 @@ class Block:
         for p, place in zip(packed, places, strict=True):
             part.own.put(stack[:, place], p.wire)
         self._exchange(tag, part.need, stack, _content(packed, places))
-        return [self._weighted(part, p.decode(stack[:, place])) for p, place in zip(packed, places, strict=True)]
+        values = [p.decode(stack[:, place]) for p, place in zip(packed, places, strict=True)]
+        for argument, vectors in enumerate(values):
+            self.took(tag, argument, part.need, vectors)
+        return [self._weighted(part, vectors) for vectors in values]
+
+    def took(self, tag: Tag, argument: int, need: Sequence[int], vectors: Tensor) -> None:
+        """See what an exchange brought: one argument of `mix`, a row for each worker in `need`."""
 
     def _weighted(self, part: Part, values: Tensor) -> Tensor:
         if values.dtype not in self._matrices:
@@ -133,6 +139,9 @@ class Block:
     def active(self, t: int) -> Tensor | None:
         mask = self.network.active(t)
         return None if mask is None else torch.from_numpy(mask[list(self.problem.workers), None])
+
+    def settle(self, state: Any) -> Any:
+        return state
 
     def bytes_sent(self) -> int:
         return self._sent

@@ -55,6 +55,9 @@ class Host(Protocol):
     def active(self, t: int) -> Tensor | None:
         """Which of this host's workers take part in round t, `[rows, 1]`; None: all do."""
 
+    def settle(self, state: Any) -> Any:
+        """A round's state after what happened to this host's links in it."""
+
     def memory(self) -> dict[str, Tensor]:
         """What later exchanges depend on, by name."""
 
@@ -150,7 +153,7 @@ def advance(host: Host, algorithm: Algorithm, f: Counted, t: int, state: Any) ->
     """The state after round t."""
     f.choose(host.active(t))
     after = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, state)  # type: ignore[arg-type]
-    return _only(f.active, after, state) if host.freezes else after
+    return host.settle(_only(f.active, after, state) if host.freezes else after)
 
 
 def _only(active: Tensor, state: Any, before: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from scipy.sparse import csr_array
@@ -76,6 +77,9 @@ class Simulator:
     def active(self, t: int) -> Tensor | None:
         mask = self.network.active(t)
         return None if mask is None else torch.from_numpy(mask[:, None])
+
+    def settle(self, state: Any) -> Any:
+        return state
 
     def bytes_sent(self) -> int:
         return self._sent
