@@ -1,10 +1,10 @@
 """One site's part of the network: whom it hears with what weight, and what it took from whom.
 
-Mixing is a sum over links, wᵢⱼ (vⱼ − vᵢ), which the two ends see with opposite signs. What a method keeps in sum over all
-workers (y − g, or a correction c) is therefore a sum of such flows. The ledger has, for every neighbour, what came from
-it; when it is gone for good, that is taken back and the link's weight moves to oneself. What is left is a sum over the
-links among the others, opposite at their ends: the invariant holds among those who remain, whatever rounds the two ends
-did or did not share.
+Mixing is a sum over links, wᵢⱼ (vⱼ − vᵢ), which the two ends see with opposite signs. What a method keeps in sum over
+all workers (y − g, or a correction c) is therefore a sum of such flows. The ledger has, for every neighbour, what came
+from it; when it is gone for good, that is taken back and the link's weight moves to oneself. What is left is a sum over
+the links among the others, opposite at their ends: the invariant holds among those who remain, whatever rounds the two
+ends did or did not share.
 
 | symbol | here | meaning |
 |---|---|---|
