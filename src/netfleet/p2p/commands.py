@@ -13,8 +13,6 @@ from netfleet.registry import make_importable
 if TYPE_CHECKING:
     from netfleet.p2p.tls import Authority
 
-_PACKAGES = ("cryptography", "grpc", "prometheus_client")
-
 
 def add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """netfleet plan FILE.toml --nodes nodes.toml --out DIR."""
@@ -43,7 +41,7 @@ def add_plan(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _plan(options: argparse.Namespace) -> int:
-    need_packages()
+    need_packages("cryptography")
     make_importable(options.file)
     from rich.console import Console
 
@@ -70,8 +68,8 @@ def _authority(certificate: Path | None, key: Path | None) -> Authority | None:
     return load_authority(certificate, key)
 
 
-def need_packages() -> None:
-    """Raise unless the packages that only real peers need are installed."""
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+def need_packages(*names: str) -> None:
+    """Raise unless these packages, which only real peers need, are installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"real peers need {', '.join(missing)}, not installed here; pip install 'netfleet[p2p]'")

@@ -20,6 +20,14 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 #: How long before its end a certificate is spoken of.
 SOON = timedelta(days=14)
+_MALFORMED = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
 _KINDS = (
     "expected an EC key on P-256 or P-384 or an RSA key of 2048 bits or more; make one with "
     "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256"
@@ -28,7 +36,7 @@ _KINDS = (
 
 def read_certificate(path: Path) -> x509.Certificate:
     """The first certificate of a PEM file."""
-    return _parse(path, x509.load_pem_x509_certificate, "a certificate")
+    return _parse(path, _certificate, "a certificate")
 
 
 def read_key(path: Path) -> PrivateKey:
@@ -44,15 +52,15 @@ def read_key(path: Path) -> PrivateKey:
 
 def read_request(path: Path, name: str) -> PublicKey:
     """The public key of a site's certificate request, which must be signed with it and made for the site's name."""
-    request = _parse(path, x509.load_pem_x509_csr, "a certificate request")
-    if not request.is_signature_valid:
+    names, key, signed = _parse(path, _request, "a certificate request")
+    if not signed:
         raise ConfigError(f"{path} is not signed with the key that it is for; let site {name!r} make it again")
-    if common_names(request.subject) != [name]:
+    if names != [name]:
         raise ConfigError(
-            f"{path} is for {', '.join(common_names(request.subject)) or 'no name'}, expected {name}; let the site "
-            f"make it again: openssl req -new -key node.key -subj /CN={name} -out {path.name}"
+            f"{path} is for {', '.join(map(repr, names)) or 'no name'}, expected {name!r}; let the site make it again: "
+            f"openssl req -new -key node.key -subj /CN={name} -out {path.name}"
         )
-    return check_kind(request.public_key(), path)
+    return check_kind(key, path)
 
 
 def common_names(name: x509.Name) -> list[str]:
@@ -115,10 +123,22 @@ def read_bytes(path: Path) -> bytes:
         raise ConfigError(f"cannot read {path}: {error.strerror}; check the path") from None
 
 
+def _certificate(pem: bytes) -> x509.Certificate:
+    """Parse all that will be asked for, so that what is ill-formed is found here."""
+    certificate = x509.load_pem_x509_certificate(pem)
+    certificate.public_key(), certificate.subject, certificate.extensions
+    return certificate
+
+
+def _request(pem: bytes) -> tuple[list[str], object, bool]:
+    request = x509.load_pem_x509_csr(pem)
+    return common_names(request.subject), request.public_key(), request.is_signature_valid
+
+
 def _parse(path: Path, load: Callable[[bytes], T], what: str) -> T:
     pem = read_bytes(path)
     try:
         return load(pem)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+    except _MALFORMED as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"{path} is not a PEM file of {what} ({reason})") from None

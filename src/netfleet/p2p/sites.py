@@ -144,8 +144,12 @@ def _expect(path: Path, what: str) -> None:
 
 
 def _site(table: Table, path: Path) -> Site:
-    neighbours = [make(Neighbour, each, f"[[neighbours]] in {path}") for each in _tables(table, "neighbours", path)]
-    return make(Site, {**table, "neighbours": neighbours}, str(path))
+    found = _tables(table, "neighbours", path)
+    try:
+        neighbours = [make(Neighbour, each, "[[neighbours]]") for each in found]
+        return make(Site, {**table, "neighbours": neighbours}, "a site")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _tables(table: Table, key: str, path: Path) -> list[dict[str, Any]]:
