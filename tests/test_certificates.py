@@ -136,7 +136,7 @@ def test_a_site_cannot_sign_for_others(out: Path, tmp_path: Path) -> None:
     forged = tls.site_certificate(site, "hospital-a", "h", key.public_key(), days=1)
     chain = folder(tmp_path / "forged", site, forged, key)
     (chain / "node.pem").write_bytes(tls.certificate_pem(forged) + found.certificate)
-    with pytest.raises(ssl.SSLCertVerificationError, match="invalid CA certificate|self-signed|unable to get"):
+    with pytest.raises(ssl.SSLCertVerificationError, match=r"invalid CA certificate|self-signed|unable to get"):
         shake(chain, out / "lab_b", "hospital-a")
 
 
@@ -163,7 +163,7 @@ def test_strangers_are_refused_from_either_side(out: Path, tmp_path: Path, case:
         shake(theirs, out / "lab_b", "hospital-a")
     with pytest.raises(ssl.SSLCertVerificationError, match=words):
         shake(out / "lab_b", theirs, "lab_b")
-    with pytest.raises(ConfigError, match="is not signed by|expired on|is not valid before"):
+    with pytest.raises(ConfigError, match=r"is not signed by|expired on|is not valid before"):
         tls.load_identity(theirs, "hospital-a")
 
 
@@ -255,6 +255,16 @@ def test_no_garbled_request_gets_through(tmp_path: Path) -> None:
         path.write_bytes(ssl.DER_cert_to_PEM_cert(der).replace("CERTIFICATE", "CERTIFICATE REQUEST").encode())
         with pytest.raises(ConfigError):
             pem.read_request(path, "C")
+
+
+def test_no_garbled_certificate_gets_through(out: Path) -> None:
+    path = out / "lab_b" / "node.pem"
+    good = pem.read_certificate(path).public_bytes(Encoding.DER)
+    for place in range(len(good)):
+        der = good[:place] + bytes([good[place] ^ 0x41]) + good[place + 1 :]
+        path.write_text(ssl.DER_cert_to_PEM_cert(der))
+        with pytest.raises(ConfigError):
+            tls.load_identity(out / "lab_b", "lab_b")
 
 
 # ---- given authorities ----

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -197,7 +198,7 @@ def test_a_changed_plan_is_found_out(out: Path) -> None:
 
 
 def test_other_folders_are_not_taken_for_a_plans(out: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not a site's folder made by netfleet plan: it has no site.toml"):
+    with pytest.raises(ConfigError, match=r"is not a site's folder made by netfleet plan: it has no site\.toml"):
         load_site(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="is not the operator's folder made by netfleet plan"):
         load_plan(out / "C")
@@ -456,12 +457,11 @@ def test_a_forwarded_port_and_brought_requests_are_spoken_of(tmp_path: Path) -> 
     nodes = Nodes((Node("a", "h:1", listen="0.0.0.0:2"), Node("b", "[::1]:3")))
     plan = make_plan(planned(nodes, tmp_path, topology={"kind": "ring"}), nodes)
     assert firewall(plan.sites[0]) == "TCP 1, forwarded to 2, from b (::1), the operator (netfleet status)"
-    console = Console(record=True, width=200, quiet=False, file=open(os.devnull, "w"))
-    print_plan(plan, tmp_path, console, brought=["b"])
-    said = console.export_text()
+    text = io.StringIO()
+    print_plan(plan, tmp_path, Console(file=text, width=200), brought=["b"])
+    said = text.getvalue()
     assert "b: put the private key of the request beside it as node.key" in said
     assert "offline" not in said
-    console.file.close()
 
 
 def test_without_the_packages_the_command_says_what_to_install(files: list[str]) -> None:
