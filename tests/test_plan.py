@@ -388,6 +388,7 @@ def test_addresses_come_in_their_usual_form(tmp_path: Path) -> None:
         ({"topology": {"kind": "one-peer-exponential"}}, "changes from round to round"),
         ({"topology": {"kind": "hypercube"}}, "power of two"),
         ({"topology": {"kind": "rnig"}}, r"unknown graph 'rnig' \(did you mean 'ring'"),
+        ({"topology": {"kind": 3}}, "graph: the table has no kind"),
         ({"topology": 3}, r"\[topology\] must be a table"),
         ({"topology": {"kind": "edge-list", "path": "none.txt"}}, "no file 'none.txt'"),
         ({"algorithms": [{"kind": "fedavg"}]}, "FedAvg needs a server, and sites have only neighbours"),

@@ -43,7 +43,7 @@ from netfleet.p2p.sites import (
     site_table,
 )
 from netfleet.p2p.tls import Authority
-from netfleet.registry import parameters
+from netfleet.registry import parameters, split
 from netfleet.topology import Topology
 
 Files = dict[str, bytes]
@@ -60,7 +60,8 @@ def load_planned(path: str | Path, overrides: Sequence[str], nodes: Nodes) -> Ex
     table = read_experiment(path, overrides)
     topology = table.setdefault("topology", {})
     if isinstance(topology, dict):
-        asked = parameters(GRAPHS[topology.get("kind", "erdos-renyi")]).get("workers")
+        kind, _ = split({"kind": "erdos-renyi", **topology}, "graph")
+        asked = parameters(GRAPHS[kind]).get("workers")
         if asked is not None and asked.default is asked.empty:
             topology.setdefault("workers", len(nodes.nodes))
     return experiment(table)
@@ -70,9 +71,8 @@ def make_plan(experiment: Experiment, nodes: Nodes) -> Plan:
     """Give each site its row of W; raises if the experiment cannot be run by sites that only know their neighbours."""
     run = _only_run(experiment)
     topology = _checked_topology(experiment, run, nodes)
-    sites = [_site(i, nodes, topology) for i in range(topology.m)]
-    sites = list(signed(sites, run.hash))
-    return Plan(experiment.name, run.label, experiment.rounds, topology.lam, run.hash, sites[0].run, tuple(sites))
+    sites = signed([_site(i, nodes, topology) for i in range(topology.m)], run.hash)
+    return Plan(experiment.name, run.label, experiment.rounds, topology.lam, run.hash, sites[0].run, sites)
 
 
 def _only_run(experiment: Experiment) -> RunConfig:
@@ -168,17 +168,23 @@ def write_plan(
 def _files(plan: Plan, experiment: Experiment, nodes: Nodes, authority: Authority, days: int) -> Files:
     ca = tls.certificate_pem(authority.certificate)
     text = _toml(without_none(experiment.to_table()))
-    files: Files = {}
+    files = _below(tls.OPERATOR, {"ca.pem": ca, **_operator_files(plan, authority, days)})
     for site, node in zip(plan.sites, nodes.nodes, strict=True):
         head = _SITE_HEAD.format(name=site.name, version=version("netfleet"))
         own = {SITE_FILE: _toml(site_table(site), head), EXPERIMENT_FILE: text, "ca.pem": ca}
-        own |= _site_credentials(authority, node, days)
-        files |= {f"{site.name}/{name}": content for name, content in own.items()}
+        files |= _below(site.name, own | _site_credentials(authority, node, days))
+    return files
+
+
+def _below(folder: str, files: Files) -> Files:
+    return {f"{folder}/{name}": content for name, content in files.items()}
+
+
+def _operator_files(plan: Plan, authority: Authority, days: int) -> Files:
     key = tls.new_key()
     certificate = tls.operator_certificate(authority, key.public_key(), days)
-    own = {PLAN_FILE: _toml(plan_table(plan), _PLAN_HEAD.format(version=version("netfleet"))), "ca.pem": ca}
-    own |= {"node.pem": tls.certificate_pem(certificate), "node.key": tls.key_pem(key)}
-    return files | {f"{tls.OPERATOR}/{name}": content for name, content in own.items()}
+    text = _toml(plan_table(plan), _PLAN_HEAD.format(version=version("netfleet")))
+    return {PLAN_FILE: text, "node.pem": tls.certificate_pem(certificate), "node.key": tls.key_pem(key)}
 
 
 def _site_credentials(authority: Authority, node: Node, days: int) -> Files:
