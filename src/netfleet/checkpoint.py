@@ -6,6 +6,7 @@ number of hosts can go on from it: each reads the rows of its own workers.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -37,10 +38,14 @@ _DTYPES = {
 _COUNTERS = ("t", "bytes", "samples", "seconds")
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file so that a crash at any moment leaves the old one or the new one, durable when this returns."""
+def write_atomically(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
+    """Write a file so that a crash at any moment leaves the old one or the new one, durable when this returns.
+
+    It is created with the mode (less the umask), so a secret with 0o600 is never anyone else's to read.
+    """
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
+    temporary.unlink(missing_ok=True)  # one that a crash left behind would keep its own mode
+    with open(temporary, "wb", opener=functools.partial(os.open, mode=mode)) as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netfleet.errors import ConfigError, NetfleetError, TransportError
+from netfleet.p2p.commands import add_plan
+from netfleet.registry import make_importable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_theory(commands)
     _add_topology(commands)
     _add_algorithms(commands)
+    add_plan(commands)
     _add_bench(commands)
     _add_reproduce(commands)
     return parser
@@ -229,7 +232,7 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
 def _run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    _make_importable(options.file)
+    make_importable(options.file)
     from netfleet.config import load_experiment
     from netfleet.engines import processes
     from netfleet.experiment import run_experiment
@@ -270,7 +273,7 @@ def _report(experiment: Experiment, histories: list[History], out: Path, console
 def _tune(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    _make_importable(options.file)
+    make_importable(options.file)
     from netfleet.config import load_experiment
     from netfleet.progress import Live
     from netfleet.report.tuning import report_tuning
@@ -291,7 +294,7 @@ def _tune(options: argparse.Namespace) -> int:
 def _theory(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    _make_importable(options.file)
+    make_importable(options.file)
     from netfleet.checkpoint import write_atomically
     from netfleet.config import load_experiment
     from netfleet.experiment import run_experiment
@@ -319,7 +322,7 @@ def _topology(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    _make_importable(options.kind if options.kind.endswith(".toml") else None)
+    make_importable(options.kind if options.kind.endswith(".toml") else None)
     from netfleet.report.graph import draw_topology
 
     if options.out.suffix not in (".png", ".svg", ".pdf"):
@@ -371,7 +374,7 @@ def _algorithms(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Column, Table
 
-    _make_importable(None)
+    make_importable(None)
     from netfleet.algorithms import ALGORITHMS
     from netfleet.algorithms.base import short_citation
     from netfleet.registry import parameters
@@ -408,7 +411,7 @@ def _bench(options: argparse.Namespace) -> int:
 def _reproduce(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    _make_importable(None)
+    make_importable(None)
     from netfleet.reproduce import command, speedup
 
     console = Console()
@@ -442,13 +445,6 @@ def _reproduce(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _interrupted("what was reached is kept; the same command goes on")
     return 0
-
-
-def _make_importable(file: str | None) -> None:
-    """Let `package.module:factory` find modules beside the experiment file and in the current folder."""
-    for folder in [os.getcwd(), *([str(Path(file).resolve().parent)] if file else [])]:
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
 
 
 def _slug(name: str) -> str:

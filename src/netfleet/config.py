@@ -209,10 +209,15 @@ def config_hash(config: Any) -> str:
 
 def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment file (None: the embedded demo), apply `key=value` overrides, and check all of it."""
+    return experiment(read_experiment(path, overrides))
+
+
+def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Table:
+    """An experiment file with its overrides as it is written, unchecked."""
     table = _parse(_read(path), "the demo" if path is None else str(path))
     for override in overrides:
         _apply(table, override)
-    return experiment(table)
+    return table
 
 
 def experiment(table: Mapping[str, Any]) -> Experiment:

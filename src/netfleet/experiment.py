@@ -115,7 +115,12 @@ def _check(algorithm: Algorithm, settings: Experiment, setting: Setting) -> None
             'network: with late messages or rule = "counters" averaged running statistics may become negative; use '
             'batch_norm = "local" or "recalibrated", or GroupNorm'
         )
-    still = [t for t in range(settings.rounds) if algorithm.step_size(t) == 0] if algorithm.divides_by_eta else []
+    check_steps(algorithm, settings.rounds)
+
+
+def check_steps(algorithm: Algorithm, rounds: int) -> None:
+    """Refuse a step size that becomes 0 where the method divides by it."""
+    still = [t for t in range(rounds) if algorithm.step_size(t) == 0] if algorithm.divides_by_eta else []
     if still:
         raise ConfigError(
             f"{algorithm.title} divides by the step size, which is 0 in round {still[0]}; let the schedule end above 0"

@@ -11,9 +11,12 @@ import dataclasses
 import difflib
 import importlib
 import inspect
+import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from netfleet.errors import ConfigError
@@ -182,3 +185,10 @@ def load_object(path: str, what: str) -> Any:
     if not callable(found):
         raise ConfigError(f"{what} {path!r} is {type(found).__name__}, expected a class or a function")
     return found
+
+
+def make_importable(file: str | None) -> None:
+    """Let `package.module:factory` find modules beside the experiment file and in the current folder."""
+    for folder in [os.getcwd(), *([str(Path(file).resolve().parent)] if file else [])]:
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
