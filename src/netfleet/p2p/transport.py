@@ -1,0 +1,293 @@
+"""gRPC over mutual TLS: serves this site's messages to its neighbours, and pulls theirs.
+
+Pull, not push: a site asks when it is ready, holds the line while the other still computes, and asks again after a pause
+where nobody answers. Nothing that a neighbour sends is stored before it has been asked for and checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import grpc
+import grpc.aio
+
+from netfleet.engines.block import Tag
+from netfleet.errors import FrameError
+from netfleet.p2p import wire
+from netfleet.p2p.outbox import Outbox
+from netfleet.p2p.sites import Neighbour, Site
+from netfleet.p2p.tls import OPERATOR, Identity
+from netfleet.p2p.wire import Assembly, Expected, Frame, Kind
+
+PULL, STATUS = "/netfleet.Peer/Pull", "/netfleet.Peer/Status"
+#: Seconds for which the line is held while a message is not there yet, and after which an answer is overdue.
+HOLD, DEADLINE = 20.0, 30.0
+#: Pauses between attempts grow from the first to the second, in seconds.
+PAUSES = (0.05, 5.0)
+#: Requests of one neighbour that are served at a time; more is a flood.
+MOST = 4
+_LIMITS = [
+    ("grpc.max_receive_message_length", wire.HEADER_SIZE + wire.CHUNK),
+    ("grpc.max_send_message_length", wire.HEADER_SIZE + wire.CHUNK),
+    ("grpc.max_metadata_size", 8192),
+]
+_SERVER = [*_LIMITS, ("grpc.max_concurrent_streams", 64), ("grpc.so_reuseport", 0)]
+_CLIENT = [
+    *_LIMITS,
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.enable_retries", 0),
+]
+
+#: Told of every refusal: who, and why.
+Refused = Callable[[str, str], None]
+
+
+class Answer(NamedTuple):
+    """How an attempt to pull a message ended: `CHUNK` when it is there."""
+
+    kind: Kind
+    t: int
+
+
+@dataclass
+class Contact:
+    """What is known of a neighbour."""
+
+    about: Neighbour
+    t: int = -1  # the round that it was in when last heard of
+    heard: float = field(default_factory=time.monotonic)
+    waiting: str = ""  # why it is waited for; empty: it is not
+    received: int = 0  # bytes
+    sent: int = 0
+
+
+class Server:
+    """Answers neighbours, and the operator's questions."""
+
+    def __init__(
+        self,
+        site: Site,
+        outbox: Outbox,
+        contacts: Mapping[int, Contact],
+        refused: Refused,
+        standing: Callable[[int], Frame | None],
+        status: Callable[[], Awaitable[bytes]],
+    ) -> None:
+        """`standing(j)` is what to tell neighbour j instead of a message, where there is something."""
+        self.site, self.outbox, self.contacts, self.refused = site, outbox, contacts, refused
+        self._standing, self._status = standing, status
+        self._run = bytes.fromhex(site.run)
+        self._under_way: dict[str, int] = {}
+        self._news = asyncio.Condition()
+        self._loop = asyncio.get_running_loop()
+        outbox.listen(lambda: self._loop.call_soon_threadsafe(self._announce))
+
+    def _announce(self) -> None:
+        self._loop.create_task(self._notify())
+
+    async def _notify(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """The handler of a method, as gRPC asks for it."""
+        if details.method == PULL:
+            return grpc.unary_stream_rpc_method_handler(self.pull)
+        if details.method == STATUS:
+            return grpc.unary_unary_rpc_method_handler(self.status)
+        return None
+
+    async def pull(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        """A message, or why there is none."""
+        name = _name(context)
+        async with self._admitted(name, context):
+            contact = self._neighbour(name)
+            try:
+                if contact is None:
+                    raise FrameError("its certificate is good, but it is not a neighbour")
+                frame = wire.decode(request)
+                wire.check_origin(frame, self._run, contact.about.number)
+                self._check_round(frame)
+            except FrameError as error:
+                self.refused(f"{name} ({context.peer()})", str(error))
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+            async for answer in self._answers(frame, contact):
+                data = answer.encode()
+                contact.sent += len(data)
+                yield data
+
+    def _check_round(self, frame: Frame) -> None:
+        if frame.kind != Kind.PULL:
+            raise FrameError(f"a request {frame.kind.name} where PULL was due")
+        if not self.outbox.t - 1 <= frame.t <= self.outbox.t + 1:
+            raise FrameError(
+                f"a request for round {frame.t} while this site is in round {self.outbox.t}; neighbours are at most "
+                f"one round apart"
+            )
+
+    async def _answers(self, frame: Frame, contact: Contact) -> AsyncIterator[Frame]:
+        number, tag = self.site.number, Tag(frame.t, frame.call)
+        contact.t, contact.heard = max(contact.t, frame.t), time.monotonic()
+        message = None
+        try:
+            async with asyncio.timeout(HOLD), self._news:
+                while (said := self._standing(contact.about.number)) is None:
+                    if (message := self.outbox.get(tag)) is not None:
+                        break
+                    await self._news.wait()
+        except TimeoutError:
+            said = Frame(Kind.WAIT, self._run, number, self.outbox.t)
+        if said is not None:
+            yield said
+        elif message is not None:
+            for part in wire.message(self._run, number, *tag, message.words, message.data.numpy().data):
+                yield part
+
+    async def status(self, request: bytes, context: Any) -> bytes:
+        """What the operator, or a neighbour, may know."""
+        name = _name(context)
+        async with self._admitted(name, context):
+            if name != OPERATOR and self._neighbour(name) is None:
+                self.refused(
+                    f"{name} ({context.peer()})", "asked for the status, but is neither operator nor neighbour"
+                )
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "neither operator nor neighbour")
+            return await self._status()
+
+    @asynccontextmanager
+    async def _admitted(self, name: str, context: Any) -> AsyncIterator[None]:
+        """A turn for one request, if its sender has not too many under way."""
+        under_way = self._under_way.get(name, 0)
+        if under_way >= MOST:
+            self.refused(f"{name} ({context.peer()})", f"a flood: more than {MOST} requests at a time")
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {MOST} requests at a time")
+        self._under_way[name] = under_way + 1
+        try:
+            yield
+        finally:
+            self._under_way[name] -= 1
+
+    def _neighbour(self, name: str) -> Contact | None:
+        return next((c for c in self.contacts.values() if c.about.name == name), None)
+
+
+def _name(context: Any) -> str:
+    """Who asks, by the certificate that TLS has checked."""
+    names = context.auth_context().get("x509_common_name", [])
+    return names[0].decode("utf-8", "replace") if len(names) == 1 else ""
+
+
+async def serve(site: Site, identity: Identity, handler: Server) -> grpc.aio.Server:
+    """Listen where the site's file says; mutual TLS or nothing."""
+    server = grpc.aio.server(options=_SERVER)
+    server.add_generic_rpc_handlers((handler,))  # type: ignore[arg-type]
+    credentials = grpc.ssl_server_credentials(
+        [(identity.key, identity.certificate)], identity.ca, require_client_auth=True
+    )
+    server.add_secure_port(site.listen, credentials)
+    await server.start()
+    return server
+
+
+class Client:
+    """Pulls messages from neighbours, each over one connection that is kept."""
+
+    def __init__(self, site: Site, identity: Identity, refused: Refused) -> None:
+        self.site, self.refused = site, refused
+        self._run = bytes.fromhex(site.run)
+        self._credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
+        self._channels: dict[int, Any] = {}
+
+    async def pull(self, contact: Contact, expected: Expected, into: memoryview, finite: Callable[[], bool]) -> Answer:
+        """Ask until there is an answer that is final, or the site's patience is over (WAIT).
+
+        Patience counts from the last sign of life: a neighbour that answers "not yet" is waited for.
+        """
+        pauses = _pauses()
+        contact.heard = time.monotonic()
+        while True:
+            try:
+                answer = await self._attempt(contact, expected, into, finite)
+                pauses, contact.heard, contact.t = _pauses(), time.monotonic(), max(contact.t, answer.t)
+                if answer.kind != Kind.WAIT:
+                    contact.waiting = ""
+                    return answer
+                contact.waiting = f"in round {answer.t}"
+                continue
+            except FrameError as error:
+                self.refused(contact.about.name, str(error))
+                contact.waiting = f"refused: {error}"
+            except grpc.aio.AioRpcError as error:
+                contact.waiting = _reason(error)
+            if self.site.patience and time.monotonic() - contact.heard > self.site.patience:
+                return Answer(Kind.WAIT, contact.t)
+            await asyncio.sleep(next(pauses))
+
+    async def _attempt(
+        self, contact: Contact, expected: Expected, into: memoryview, finite: Callable[[], bool]
+    ) -> Answer:
+        request = Frame(Kind.PULL, self._run, self.site.number, expected.t, expected.call)
+        assembly = Assembly(expected, into)
+        call = self._channel(contact.about).unary_stream(PULL)(request.encode(), timeout=None)
+        async for data in _in_time(call):
+            contact.received += len(data)
+            frame = wire.decode(data)
+            if frame.kind in (Kind.WAIT, Kind.DROPPED, Kind.LEFT):
+                wire.check_origin(frame, self._run, contact.about.number)
+                return Answer(frame.kind, frame.t)
+            assembly.feed(frame)
+        if not assembly.complete:
+            raise FrameError("a truncated message: the stream ended before its last byte")
+        if not await asyncio.to_thread(finite):
+            raise FrameError("a message with a number that is not finite (NaN or infinity)")
+        return Answer(Kind.CHUNK, expected.t)
+
+    def _channel(self, about: Neighbour) -> Any:
+        if about.number not in self._channels:
+            options = [*_CLIENT, ("grpc.ssl_target_name_override", about.name)]
+            self._channels[about.number] = grpc.aio.secure_channel(about.address, self._credentials, options=options)
+        return self._channels[about.number]
+
+    async def close(self) -> None:
+        """Hang up."""
+        for channel in self._channels.values():
+            await channel.close()
+
+
+async def _in_time(call: Any) -> AsyncIterator[bytes]:
+    """What a call brings; it is given up when nothing came for too long."""
+    stream = call.__aiter__()
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(DEADLINE):
+                    yield await anext(stream)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise FrameError(f"no answer for {DEADLINE:.0f} s, although it is connected") from None
+    finally:
+        call.cancel()
+
+
+def _pauses() -> Any:
+    """Growing pauses, each drawn so that sites do not ask in step."""
+    pause, most = PAUSES
+    while True:
+        yield pause * random.uniform(0.5, 1.5)
+        pause = min(2 * pause, most)
+
+
+def _reason(error: grpc.aio.AioRpcError) -> str:
+    """Why a call failed, in a few words."""
+    words = (error.details() or error.code().name).splitlines()[0]
+    return words if error.code() != grpc.StatusCode.UNAVAILABLE else f"cannot be reached ({words[-120:]})"
