@@ -66,9 +66,10 @@ def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
     workers = list(host.problem.workers)
     write_atomically(folder / _shard(snapshot.t, workers), lambda file: _write(file, tensors, {"run": run_hash}))
     sent, used = host.census.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
-    hosts = host.census.every(torch.tensor([workers[0]] * len(workers)), workers).tolist()  # all have written by now
+    rows = torch.tensor([[i, workers[0]] for i in workers])
+    hosted = host.census.every(rows, workers).tolist()  # all have written by now
     if host.census.keeps:
-        groups = [[i for i, first in enumerate(hosts) if first == head] for head in sorted(set(hosts))]
+        groups = [[i for i, first in hosted if first == head] for head in sorted({first for _, first in hosted})]
         counters = {"t": snapshot.t, "bytes": sent, "samples": used, "seconds": snapshot.seconds}
         shards = {_shard(snapshot.t, group): group for group in groups}
         text = json.dumps({"run": run_hash, "counters": counters, "shards": shards}, indent=1)

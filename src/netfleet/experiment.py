@@ -142,7 +142,7 @@ def run_one(
 
     With `stop` it ends after so many rounds, as if interrupted there.
     """
-    history, start = _open(run, folder, resume, experiment.engine)
+    history, start = open_run(run, folder, resume, experiment.engine)
     if start is None or history.rounds < (stop or experiment.rounds) or not history.records:
         algorithm = make_algorithm(run.config["algorithm"])
         _train(setting(), algorithm, experiment, history, start, display, label, stop)
@@ -219,7 +219,7 @@ def _check_same(run: RunConfig, folder: Path) -> History:
     return history
 
 
-def _open(run: RunConfig, folder: Path | None, resume: bool, engine: EngineConfig) -> tuple[History, Start | None]:
+def open_run(run: RunConfig, folder: Path | None, resume: bool, engine: EngineConfig) -> tuple[History, Start | None]:
     """A run's history, and what to go on from where there is something; the host that keeps the record looks."""
     history = History(run.config, run.hash, run.label, run.seed, folder=folder)
     if folder is None:

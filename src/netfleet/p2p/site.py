@@ -26,6 +26,7 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm
 from netfleet.census import Alone
 from netfleet.engines.block import Block, Exchange, Tag
+from netfleet.p2p.outbox import Outbox
 from netfleet.problems.base import Problem
 
 _LOST, _LEDGER = "lost", "ledger/"
@@ -72,9 +73,17 @@ class SiteHost(Block):
 
     alone = True  # nobody else is asked about this site's values
 
-    def __init__(self, problem: Problem, hood: Neighbourhood, algorithm: Algorithm, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        hood: Neighbourhood,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        outbox: Outbox | None = None,
+    ) -> None:
         super().__init__(problem, hood, exchange, Alone())
-        self.hood, self.algorithm = hood, algorithm
+        self.hood, self.algorithm, self.outbox = hood, algorithm, outbox or Outbox()
+        self._t = -1  # the last round that was done
         self.ledger: dict[int, Tensor] = {}
         self._gone: set[int] = set()  # in the round under way
 
@@ -95,6 +104,7 @@ class SiteHost(Block):
                 self.ledger[j] = self.ledger[j].add_(flow) if j in self.ledger else flow
 
     def settle(self, state: Any) -> Any:
+        self._t += 1
         carried = self.algorithm.conserves
         for j in sorted(self._gone):
             back = self.ledger.pop(j, None)
@@ -106,9 +116,10 @@ class SiteHost(Block):
     def memory(self) -> dict[str, Tensor]:
         kept = {f"{_LEDGER}{j}": values.clone() for j, values in self.ledger.items()}
         lost = [[j, t] for j, t in sorted(self.hood.lost.items())]
-        return kept | {_LOST: torch.tensor(lost, dtype=torch.int64).reshape(-1, 2)}
+        return kept | self.outbox.memory(self._t) | {_LOST: torch.tensor(lost, dtype=torch.int64).reshape(-1, 2)}
 
     def recall(self, memory: dict[str, Tensor]) -> None:
         names = [name for name in memory if name.startswith(_LEDGER)]
         self.ledger = {int(name.removeprefix(_LEDGER)): memory[name].clone() for name in names}
+        self.outbox.recall(memory)
         self.hood.lost = {int(j): int(t) for j, t in memory.get(_LOST, torch.empty(0, 2)).tolist()}

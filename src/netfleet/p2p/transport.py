@@ -1,7 +1,7 @@
 """gRPC over mutual TLS: serves this site's messages to its neighbours, and pulls theirs.
 
-Pull, not push: a site asks when it is ready, holds the line while the other still computes, and asks again after a pause
-where nobody answers. Nothing that a neighbour sends is stored before it has been asked for and checked.
+Pull, not push: a site asks when it is ready, holds the line while the other still computes, and asks again after a
+pause where nobody answers. Nothing that a neighbour sends is stored before it has been asked for and checked.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ _CLIENT = [
     ("grpc.enable_retries", 0),
 ]
 
+#: What may be said instead of a message.
+_SAYINGS = (Kind.WAIT, Kind.DROPPED, Kind.LEFT, Kind.DONE)
+
 #: Told of every refusal: who, and why.
 Refused = Callable[[str, str], None]
 
@@ -70,7 +73,7 @@ class Contact:
     sent: int = 0
 
 
-class Server:
+class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Answers neighbours, and the operator's questions."""
 
     def __init__(
@@ -79,20 +82,27 @@ class Server:
         outbox: Outbox,
         contacts: Mapping[int, Contact],
         refused: Refused,
-        standing: Callable[[int], Frame | None],
+        standing: Callable[[int, Frame], Frame | None],
         status: Callable[[], Awaitable[bytes]],
     ) -> None:
-        """`standing(j)` is what to tell neighbour j instead of a message, where there is something."""
+        """`standing(j, request)` is what to tell neighbour j instead of a message, where there is something."""
         self.site, self.outbox, self.contacts, self.refused = site, outbox, contacts, refused
         self._standing, self._status = standing, status
         self._run = bytes.fromhex(site.run)
         self._under_way: dict[str, int] = {}
         self._news = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
-        outbox.listen(lambda: self._loop.call_soon_threadsafe(self._announce))
+        self._tasks: set[asyncio.Task[None]] = set()
+        outbox.listen(self.announce)
 
-    def _announce(self) -> None:
-        self._loop.create_task(self._notify())
+    def announce(self) -> None:
+        """Something that is waited for may be there now; from any thread."""
+        self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        task = self._loop.create_task(self._notify())
+        self._tasks.add(task)  # the loop itself keeps no hold on it
+        task.add_done_callback(self._tasks.discard)
 
     async def _notify(self) -> None:
         async with self._news:
@@ -110,22 +120,24 @@ class Server:
         """A message, or why there is none."""
         name = _name(context)
         async with self._admitted(name, context):
-            contact = self._neighbour(name)
             try:
-                if contact is None:
-                    raise FrameError("its certificate is good, but it is not a neighbour")
-                frame = wire.decode(request)
-                wire.check_origin(frame, self._run, contact.about.number)
-                self._check_round(frame)
+                frame, contact = self._understood(request, name)
             except FrameError as error:
                 self.refused(f"{name} ({context.peer()})", str(error))
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
+                return
             async for answer in self._answers(frame, contact):
                 data = answer.encode()
                 contact.sent += len(data)
                 yield data
 
-    def _check_round(self, frame: Frame) -> None:
+    def _understood(self, request: bytes, name: str) -> tuple[Frame, Contact]:
+        """A request that may be answered, and whose it is."""
+        contact = self._neighbour(name)
+        if contact is None:
+            raise FrameError("its certificate is good, but it is not a neighbour")
+        frame = wire.decode(request)
+        wire.check_origin(frame, self._run, contact.about.number)
         if frame.kind != Kind.PULL:
             raise FrameError(f"a request {frame.kind.name} where PULL was due")
         if not self.outbox.t - 1 <= frame.t <= self.outbox.t + 1:
@@ -133,6 +145,7 @@ class Server:
                 f"a request for round {frame.t} while this site is in round {self.outbox.t}; neighbours are at most "
                 f"one round apart"
             )
+        return frame, contact
 
     async def _answers(self, frame: Frame, contact: Contact) -> AsyncIterator[Frame]:
         number, tag = self.site.number, Tag(frame.t, frame.call)
@@ -140,7 +153,7 @@ class Server:
         message = None
         try:
             async with asyncio.timeout(HOLD), self._news:
-                while (said := self._standing(contact.about.number)) is None:
+                while (said := self._standing(contact.about.number, frame)) is None:
                     if (message := self.outbox.get(tag)) is not None:
                         break
                     await self._news.wait()
@@ -189,7 +202,7 @@ def _name(context: Any) -> str:
 async def serve(site: Site, identity: Identity, handler: Server) -> grpc.aio.Server:
     """Listen where the site's file says; mutual TLS or nothing."""
     server = grpc.aio.server(options=_SERVER)
-    server.add_generic_rpc_handlers((handler,))  # type: ignore[arg-type]
+    server.add_generic_rpc_handlers((handler,))
     credentials = grpc.ssl_server_credentials(
         [(identity.key, identity.certificate)], identity.ca, require_client_auth=True
     )
@@ -241,7 +254,7 @@ class Client:
         async for data in _in_time(call):
             contact.received += len(data)
             frame = wire.decode(data)
-            if frame.kind in (Kind.WAIT, Kind.DROPPED, Kind.LEFT):
+            if frame.kind in _SAYINGS:
                 wire.check_origin(frame, self._run, contact.about.number)
                 return Answer(frame.kind, frame.t)
             assembly.feed(frame)

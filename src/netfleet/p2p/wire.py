@@ -49,6 +49,7 @@ class Kind(IntEnum):
     LEFT = 6  # I have left, or leave, and round t is the first without me
     JOIN = 7  # take me as a neighbour from round t on
     JOINED = 8  # from round t on you are
+    DONE = 9  # round t is after the last: I have all I need
 
 
 class Frame(NamedTuple):
