@@ -54,7 +54,7 @@ def test_the_simulated_loop_is_the_same_setting() -> None:
 
 def test_the_slurm_script_runs_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    for name, text in (("scontrol", "echo 127.0.0.1"), ("srun", 'exec "$@"')):
+    for name, text in (("scontrol", "echo 127.0.0.1"), ("srun", 'shift 2; exec "$@"')):
         (tmp_path / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     (tmp_path / "cluster.toml").write_text(EXPERIMENT)

@@ -22,7 +22,7 @@ from netfleet import errors
 from netfleet.algorithms import Algorithm
 from netfleet.engines.block import Block, Tag, needed, refuse_memory
 from netfleet.engines.loop import Recorder, Snapshot, Start, train
-from netfleet.engines.placement import Placement, place
+from netfleet.engines.placement import Placement, place_on
 from netfleet.engines.rows import Rows
 from netfleet.errors import ConfigError, EngineError, NetfleetError, TransportError
 from netfleet.memory import Arena
@@ -45,6 +45,8 @@ def joined(device: str = "cpu", backend: str = "auto") -> Iterator[None]:
     else:
         _refuse_alone()
     if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise ConfigError(f'device {device!r} cannot be used here: torch finds no GPU; use device = "cpu"')
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl" if backend == "auto" else backend
     with _reaching("the other ranks"):
@@ -53,6 +55,8 @@ def joined(device: str = "cpu", backend: str = "auto") -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         yield
+    except TransportError as error:
+        raise TransportError(f"{error}. {_AGAIN}") from None
     finally:
         dist.destroy_process_group()
         signal.signal(signal.SIGTERM, before)
@@ -67,23 +71,32 @@ def _refuse_alone() -> None:
         )
 
 
+_AGAIN = "Start the same command again with --resume to go on from the last checkpoint"
+
+
 def _stop(number: int, frame: object) -> None:
     raise EngineError(
-        "told to stop (SIGTERM), as torchrun does with all processes when one has died; its report says which. Start "
-        "the same command again with --resume to go on from the last checkpoint"
+        "told to stop (SIGTERM), as torchrun does with all processes when one has died; its report says which. "
+        f"{_AGAIN}"
     )
+
+
+#: What torch says, in errors of no particular type, when others are gone.
+_GONE = re.compile(r"connection|socket|peer|timed? ?out|closed|reset|refused|unreachable|broken pipe", re.IGNORECASE)
 
 
 @contextmanager
 def _reaching(whom: str) -> Iterator[None]:
-    """Say in words that others are gone."""
+    """Say in words that others are gone; other errors are as they are."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip()).splitlines()[0].split(". ")[0]
+        if not isinstance(error, dist.DistError) and not _GONE.search(str(error)):
+            raise
+        reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip()).split("\n")[0].split(". ")[0]
         raise TransportError(
             f"rank {os.environ.get('RANK', '?')} cannot reach {whom} any more: a process has died or a connection was "
-            f"lost ({reason}). Start the same command again with --resume to go on from the last checkpoint"
+            f"lost ({reason})"
         ) from None
 
 
@@ -162,7 +175,9 @@ class Ranks:
 def _heard(said: Any) -> Any:
     """What rank 0 found out, or its error."""
     if "error" in said:
-        raise getattr(errors, said["kind"])(said["error"])
+        error: NetfleetError = getattr(errors, said["kind"])(said["error"])
+        error.shared = True
+        raise error
     return said["result"]
 
 
@@ -240,9 +255,13 @@ def run_distributed(
 
 def placed(network: Network, ranks: Ranks) -> Placement:
     """Which workers each rank hosts; rank 0 decides, since eigenvectors may differ between machines."""
-    if network.m < ranks.size:
-        raise ConfigError(
-            f"{ranks.size} processes for {network.m} workers: every process hosts at least one worker; start at most "
-            f"{network.m} (torchrun --nproc-per-node), or use more workers"
-        )
-    return Placement(tuple(tuple(group) for group in ranks.first(lambda: place(network.W(0), ranks.size).workers)))
+
+    def decide() -> Any:
+        if network.m < ranks.size:
+            raise ConfigError(
+                f"{ranks.size} processes for {network.m} workers: every process hosts at least one worker; start at "
+                f"most {network.m} (torchrun --nproc-per-node), or use more workers"
+            )
+        return place_on(network, ranks.size).workers
+
+    return Placement(tuple(tuple(group) for group in ranks.first(decide)))
