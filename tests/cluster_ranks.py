@@ -86,8 +86,9 @@ def statistics(kind: str) -> tuple[float, float]:
     """This rank's running mean after some rounds in which it only saw inputs around ten times its rank; and x̄'s."""
     norm = torch.nn.BatchNorm1d(1).double()
     inputs = torch.tensor([[-1.0], [1.0]], dtype=torch.float64) + 10 * dist.get_rank()
+    local = {} if kind == "dsgd" else {"K": 1}
     optimizer = Decentralized(
-        norm.parameters(), {"kind": kind, "eta": 0.01}, topology="complete", buffers=norm.buffers(), seed=0
+        norm.parameters(), {"kind": kind, "eta": 0.01, **local}, topology="complete", buffers=norm.buffers()
     )
 
     def closure() -> torch.Tensor:

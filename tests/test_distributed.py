@@ -201,10 +201,10 @@ import os
 from netfleet.errors import DataError
 from netfleet.problems.synthetic import Quadratics
 
-def factory(**options):
+def factory(workers, seed):
     if os.environ["RANK"] == "1":
         raise DataError("the file is missing on this machine")
-    return Quadratics(**{k: v for k, v in options.items() if k in ("workers", "seed", "dtype")})
+    return Quadratics(workers, seed=seed)
 """
 
 
