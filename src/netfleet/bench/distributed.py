@@ -40,7 +40,7 @@ def run(quick: bool) -> Report:
 
 
 def _exchanges(report: Report, quick: bool) -> None:
-    calls, repeats = (20, 3) if quick else (20, 15)
+    calls, repeats = (20, 3) if quick else (200, 15)
     settings = [("ring", 4, CNN), ("ring", 16, CNN), ("erdos-renyi", 50, CNN), ("ring", 4, 1_000_000)]
     settings += [] if quick else [("ring", 4, 10_000_000)]
     jobs = [

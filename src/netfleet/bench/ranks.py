@@ -42,7 +42,7 @@ def exchange(kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, A
     host, wire = _host(Quadratics(m, d=1), network)
     own, mix = torch.randn(len(host.problem.workers), d), host.mixer(0)
     need = host._part(0).need
-    stack = torch.zeros(len(need), VECTORS * FLOAT * d, dtype=torch.uint8)
+    stack = torch.ones(len(need), VECTORS * FLOAT * d, dtype=torch.uint8)  # zeros would all be one page of memory
     runs: list[Timed] = [lambda: wire(Tag(0, 0), need, stack), _bare(wire, need, d), lambda: mix(own, own)]
     times = alternating([_together(run, calls) for run in runs], repeats)
     wire.sent = 0
@@ -76,7 +76,7 @@ def _bare(wire: Wire, need: Sequence[int], d: int) -> Timed:
     for route in wire.routes(0, need):
         for act, rows in ((dist.isend, route.sends), (dist.irecv, route.receives)):
             if rows.count:
-                ready = torch.zeros(rows.count, VECTORS * FLOAT * d, dtype=torch.uint8)
+                ready = torch.ones(rows.count, VECTORS * FLOAT * d, dtype=torch.uint8)
                 ops.append(dist.P2POp(act, ready, route.peer, wire.ranks.group))
 
     def go() -> None:

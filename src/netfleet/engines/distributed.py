@@ -1,7 +1,7 @@
 """A cluster: `torch.distributed` ranks that each host some of the workers.
 
-Neighbours send each other rows directly (`batch_isend_irecv`), each row once to every rank that needs it. Exact
-averages and metrics are all-reduced. The processes are torchrun's, or whoever else sets RANK, WORLD_SIZE and so on.
+Neighbours send each other rows directly (`isend` and `irecv`, batched for NCCL), each row once to every rank that needs
+it. Exact averages and metrics are all-reduced. The processes are torchrun's, or whoever else sets RANK and so on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from netfleet.engines.loop import Recorder, Snapshot, Start, train
 from netfleet.engines.placement import Placement, place_on
 from netfleet.engines.rows import Rows
 from netfleet.errors import ConfigError, EngineError, NetfleetError, TransportError
-from netfleet.memory import Arena
 from netfleet.network import Network
 from netfleet.problems.base import Problem
 from netfleet.problems.pool import available_threads, one_intra_op_thread
@@ -197,22 +196,36 @@ class Wire:
         self.mine = set(placement.workers[ranks.rank])
         self.sent = 0  # bytes that left this rank
         self._static: list[Route] | None = None
-        self._arena = Arena()
+        self._rooms: dict[int, Tensor] = {}  # where rows that lie apart are put together, by rank
 
     def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor) -> None:
-        ops, group = [], self.ranks.group
+        ops: list[tuple[Any, Tensor, int]] = []
         for route in self.routes(max(tag.t, 0), need):
             if route.sends.count:
-                rows = route.sends.take(stack, self._arena)
+                rows = self._taken(route, stack)
                 self.sent += rows.numel()
-                ops.append(dist.P2POp(dist.isend, rows, route.peer, group))
+                ops.append((dist.isend, rows, route.peer))
             if route.receives.count:
-                ops.append(dist.P2POp(dist.irecv, route.receives.piece(stack), route.peer, group))
+                ops.append((dist.irecv, route.receives.piece(stack), route.peer))
         if not ops:
             return
         with _reaching("a neighbour"):
-            for work in dist.batch_isend_irecv(ops):
+            for work in self._posted(ops, stack.is_cuda):
                 work.wait()
+
+    def _taken(self, route: Route, stack: Tensor) -> Tensor:
+        """The rows that go to another rank, in one piece."""
+        rows = route.sends.take(stack, self._rooms.get(route.peer))
+        if not route.sends.together:
+            self._rooms[route.peer] = rows
+        return rows
+
+    def _posted(self, ops: Sequence[tuple[Any, Tensor, int]], batched: bool) -> list[Any]:
+        """All sent off at once; NCCL must be told of them together, for Gloo that only costs time."""
+        group = self.ranks.group
+        if batched:
+            return dist.batch_isend_irecv([dist.P2POp(act, rows, peer, group) for act, rows, peer in ops])
+        return [act(rows, peer, group) for act, rows, peer in ops]
 
     def routes(self, t: int, need: Sequence[int]) -> list[Route]:
         """What goes to and comes from the other ranks, by its places in the stack of what is needed."""
