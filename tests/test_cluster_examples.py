@@ -39,7 +39,7 @@ def test_a_loop_becomes_decentralized_by_a_handful_of_lines() -> None:
 def test_both_loops_learn(ranks: int) -> None:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     script = [*torchrun, str(LOOPS / "decentralized.py")] if ranks > 1 else [str(LOOPS / "plain.py")]
-    said = run([sys.executable, *script, "--data", "digits", "--steps", str(300 // ranks**2)])
+    said = run([sys.executable, *script, "--data", "digits", "--lr", "0.05", "--steps", str(300 // ranks**2)])
     assert float(re.findall(r"accuracy ([\d.]+) %", said)[-1]) > 60  # guessing: 10
 
 

@@ -54,8 +54,13 @@ def joined(device: str = "cpu", backend: str = "auto") -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         yield
+        _leave_together()
     except TransportError as error:
         raise TransportError(f"{error}. {_AGAIN}") from None
+    except NetfleetError as error:
+        if error.shared:
+            _leave_together()
+        raise
     finally:
         dist.destroy_process_group()
         signal.signal(signal.SIGTERM, before)
@@ -68,6 +73,12 @@ def _refuse_alone() -> None:
             f'engine "distributed" needs processes that know of each other, but {", ".join(missing)} is not set; start '
             f"it with: torchrun --nproc-per-node 2 -m netfleet run FILE.toml --engine distributed"
         )
+
+
+def _leave_together() -> None:
+    """A rank that goes while another still listens to it can bring that one down."""
+    with _reaching("the other ranks"):
+        dist.barrier()
 
 
 _AGAIN = "Start the same command again with --resume to go on from the last checkpoint"
