@@ -32,8 +32,8 @@ def run(quick: bool) -> Report:
         "and acknowledgements and Gloo's own; the least is 2d floats for each row and each other rank that needs it.",
         "isend/irecv: the same bytes between the same ranks, one message per pair, from and into memory that lies "
         "ready. exchange is what the engine does in its place; mix also packs, unpacks and averages.",
-        f"round: the paper's setting ({setting.M} workers, K = {setting.K}, batch {setting.BATCH}), not evaluated; one number "
-        "of ranks after the other, not in turn.",
+        f"round: the paper's setting ({setting.M} workers, K = {setting.K}, batch {setting.BATCH}), not evaluated; one "
+        "number of ranks after the other, not in turn.",
         f"step: a mini-batch of {setting.BATCH} images per rank with plain autograd. DDP averages the gradients of all "
         "ranks in every step; NET-FLEET exchanges x and y with the neighbours on a ring every K.",
     ]
