@@ -100,8 +100,8 @@ class Decentralized(torch.optim.Optimizer):
                 f"{type(self).__name__} takes several gradients a step; give step a closure, as for LBFGS"
             )
         method, local = self._current(), self._local
-        groups = [(group["weight_decay"], p) for group in self.param_groups for p in group["params"]]
-        local.begin(closure, [decay for decay, p in groups if any(p is own for own in local.parameters)])
+        decays = {id(p): group["weight_decay"] for group in self.param_groups for p in group["params"]}
+        local.begin(closure, [decays[id(p)] for p in local.parameters])
         f = Counted(local)
         kept = self.state.get(_STATE)  # type: ignore[call-overload]
         if kept is None:

@@ -268,13 +268,16 @@ def run_distributed(
 ) -> Snapshot:
     """Train on the ranks of a process group (the default one); returns the snapshot of this rank's workers."""
     refuse_memory(network)
-    ranks = ranks or Ranks()
-    placement = placed(network, ranks)
-    mine = placement.workers[ranks.rank]
     with one_intra_op_thread():
-        wire = Wire(ranks, network, placement)
-        block = Block(problem.among(mine), network, wire, ranks, threads or available_threads(), placement.hosts)
-        return train(block, algorithm, rounds, recorder, start)
+        host, _ = host_on(ranks or Ranks(), problem, network, threads or available_threads())
+        return train(host, algorithm, rounds, recorder, start)
+
+
+def host_on(ranks: Ranks, problem: Problem, network: Network, threads: int) -> tuple[Block, Wire]:
+    """This rank's host of the workers that are placed here, and its way to the others."""
+    placement = placed(network, ranks)
+    wire, mine = Wire(ranks, network, placement), problem.among(placement.workers[ranks.rank])
+    return Block(mine, network, wire, ranks, threads, placement.ranks.tolist()), wire
 
 
 def placed(network: Network, ranks: Ranks) -> Placement:

@@ -7,6 +7,8 @@ links: a row that several workers of another rank need is sent there once.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,11 +27,6 @@ class Placement(NamedTuple):
     """The workers of each rank, in their order."""
 
     workers: tuple[tuple[int, ...], ...]
-
-    @property
-    def hosts(self) -> list[int]:
-        """The rank of each worker."""
-        return self.ranks.tolist()  # type: ignore[no-any-return]
 
     @property
     def ranks(self) -> Ints:
@@ -65,7 +62,7 @@ def place_on(network: Network, ranks: int) -> Placement:
     """A placement of a network's workers: by all that it does in its first rounds. A server sends no rows."""
     if network.average(0) is not None:
         return _as_placement(_cut(np.arange(network.m), ranks), ranks)
-    return place(csr_array(sum(_rounds(network)[1:], start=_rounds(network)[0])), ranks)
+    return place(csr_array(functools.reduce(operator.add, _rounds(network))), ranks)
 
 
 def _rounds(network: Network) -> list[csr_array]:

@@ -32,9 +32,6 @@ WIDTH, HEIGHT = 4.8, 3.5
 COLORS = (OURS, *OTHERS)
 SHAPES = ("o", *MARKERS)
 
-#: A metric of so many times the study's median is drawn as diverged.
-_DIVERGED = 1e4
-
 Measured = Mapping[str, Sequence[Row]]
 
 
@@ -161,14 +158,13 @@ def draw(found: Sequence[tuple[Study, Measured]]) -> Figure:
 
 def _draw_metric(axes: Axes, study: Study, lines: Measured) -> None:
     """Full marks where K is the corollary's or less, hollow ones elsewhere; the law is fitted to the full ones."""
-    most = _DIVERGED * float(np.median([row.mean for measured in lines.values() for row in measured]))
     for (label, measured), color, shape in zip(lines.items(), COLORS, SHAPES, strict=False):
-        shown = [row for row in measured if row.mean <= most]
-        _marks(axes, [(row.work, row.mean, row.inside()) for row in shown], color, shape)
+        _marks(axes, [(row.work, row.mean, row.inside()) for row in measured], color, shape)
+        diverged = sum(not np.isfinite(row.mean) for row in measured)
         inside = _inside(measured)
         law = scaling.fit(inside)
         words = label if law is None else f"{label}: slope {exponent(law.work)}"
-        words += f" ({len(measured) - len(shown)} diverged)" if len(shown) < len(measured) else ""
+        words += f" ({diverged} diverged)" if diverged else ""
         ends = np.array([min(r.work for r in inside), max(r.work for r in inside)]) if law else np.array([])
         axes.plot(ends, [law.at(end) for end in ends] if law else [], color=color, linewidth=1.2)
         axes.plot([], [], color=color, marker=shape, markersize=4.5, linewidth=1.5, label=words)
