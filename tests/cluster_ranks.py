@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import torch
 import torch.distributed as dist
 
 from conftest import Memory, digits_problem, methods
-from netfleet import Algorithm, Problem, make_topology
+from netfleet import Algorithm, ConfigError, Problem, make_topology
 from netfleet.compression import make_algorithm
 from netfleet.config import Faults
 from netfleet.engines.distributed import Ranks, joined, run_distributed
@@ -57,13 +58,15 @@ def own_loop(problem: Problem, method: Algorithm) -> list[torch.Tensor]:
     """This rank's models after each round of a plain loop; halfway all is saved and loaded into new objects."""
     f = problem.at([dist.get_rank()])
 
-    def build() -> tuple[torch.nn.Parameter, Decentralized]:
-        x = torch.nn.Parameter(torch.full((f.d,), float(dist.get_rank()), dtype=f.dtype))
-        return x, Decentralized([x], method, topology="ring", seed=problem.seed)
+    def build(values: torch.Tensor, saved: Any = None) -> tuple[torch.nn.Parameter, Decentralized]:
+        """As programs do: the model with its parameters, its optimizer, the optimizer's state."""
+        x = torch.nn.Parameter(values)
+        optimizer = Decentralized([x], method, topology="ring", seed=problem.seed)
+        if saved is not None:
+            optimizer.load_state_dict(saved)
+        return x, optimizer
 
-    x, optimizer = build()
-    with torch.no_grad():
-        x.zero_()  # the problem's start
+    x, optimizer = build(torch.full((f.d,), float(dist.get_rank()), dtype=f.dtype))  # rank 0's, zeros, is everyone's
 
     def closure(sample: Any) -> torch.Tensor:
         optimizer.zero_grad()
@@ -75,16 +78,48 @@ def own_loop(problem: Problem, method: Algorithm) -> list[torch.Tensor]:
         optimizer.step(closure)
         models.append(x.detach().clone())
         if t == 1:
-            saved, kept = optimizer.state_dict(), x.detach().clone()
-            x, optimizer = build()
-            optimizer.load_state_dict(saved)
-            with torch.no_grad():
-                x.copy_(kept)
+            x, optimizer = build(x.detach().clone(), optimizer.state_dict())
     return models
+
+
+def statistics(kind: str) -> tuple[float, float]:
+    """This rank's running mean after some rounds in which it only saw inputs around ten times its rank; and x̄'s."""
+    norm = torch.nn.BatchNorm1d(1).double()
+    inputs = torch.tensor([[-1.0], [1.0]], dtype=torch.float64) + 10 * dist.get_rank()
+    local = {} if kind == "dsgd" else {"K": 1}
+    optimizer = Decentralized(
+        norm.parameters(), {"kind": kind, "eta": 0.01, **local}, topology="complete", buffers=norm.buffers()
+    )
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = norm(inputs).square().sum()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(30):
+        optimizer.step(closure)
+    with optimizer.averaged():
+        mean = float(norm.running_mean)
+    return float(norm.running_mean), mean
+
+
+def disagreements() -> dict[str, str]:
+    """What an optimizer says when ranks were given different things."""
+    rank, said = dist.get_rank(), {}
+    for name, size, lr, edges in (("size", 2 + rank, 0.1, 0), ("method", 2, 0.1 + rank, 0), ("graph", 2, 0.1, rank)):
+        graph = nx.complete_graph(4) if edges else nx.cycle_graph(4)
+        try:
+            Decentralized([torch.nn.Parameter(torch.zeros(size))], {"kind": "dsgd", "eta": lr}, topology=graph)
+        except ConfigError as error:
+            said[name] = str(error)
+    return said
 
 
 def main(out: Path) -> None:
     with joined():
+        found = {kind: statistics(kind) for kind in ("dsgd", "net-fleet", "ld-sgd")}
+        torch.save({"means": found, "said": disagreements()}, out / f"checks-{dist.get_rank()}.pt")
         models = {name: own_loop(problem, method) for name, (problem, method, _) in optimizers().items()}
         torch.save(models, out / f"optimizer-{dist.get_rank()}.pt")
         groups = {n: dist.new_group(list(range(n))) for n in range(1, dist.get_world_size() + 1)}

@@ -113,6 +113,25 @@ def test_an_optimizer_takes_the_simulators_rounds_also_after_saving(name: str, m
         assert torch.allclose(ours, memory.snapshots[t + 1].state.x, rtol=0, atol=1e-10)
 
 
+@pytest.fixture(scope="module")
+def checks(computed: Path) -> list[Any]:
+    """What each rank saw besides."""
+    return [torch.load(computed / f"checks-{rank}.pt") for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("kind", ["dsgd", "net-fleet", "ld-sgd"])
+def test_an_optimizer_averages_the_statistics_of_batch_norm(kind: str, checks: Any) -> None:
+    own, averaged = zip(*(rank["means"][kind] for rank in checks), strict=True)
+    assert max(own) - min(own) < 10  # apart they would be at 0 and nearly 30
+    assert averaged == pytest.approx([sum(own) / RANKS] * RANKS)
+
+
+def test_ranks_that_were_given_different_things_are_told(checks: Any) -> None:
+    for rank in checks:
+        for name, words in (("size", "number of parameters"), ("method", "method"), ("graph", "topology")):
+            assert f"the same {words}" in rank["said"][name]
+
+
 EXPERIMENT = """
 name = "cluster"
 rounds = 60
@@ -173,6 +192,46 @@ def test_without_torchrun_the_command_says_how_to_start(
     monkeypatch.delenv("RANK", raising=False)
     assert main(command(tmp_path)[2:]) == 2
     assert "torchrun --nproc-per-node" in capsys.readouterr().err
+
+
+FAILING = """
+import os
+from netfleet.errors import DataError
+from netfleet.problems.synthetic import Quadratics
+
+def factory(workers, seed):
+    if os.environ["RANK"] == "1":
+        raise DataError("the file is missing on this machine")
+    return Quadratics(workers, seed=seed)
+"""
+
+
+def test_an_error_on_one_rank_is_said_by_that_rank(tmp_path: Path) -> None:
+    (tmp_path / "sometimes.py").write_text(FAILING)
+    more = ["--set", 'problem={kind="sometimes:factory"}']
+    ends = finish(start(command(tmp_path, *more), 2, PYTHONPATH=f"{tmp_path}:{Path(__file__).parent}"))
+    assert [code for code, _, _ in ends] == [2, 2]
+    assert "rank 1: the file is missing on this machine" in ends[1][2]
+
+
+def test_processes_without_the_engine_for_them_are_refused(tmp_path: Path) -> None:
+    arguments = [word for word in command(tmp_path) if word not in ("--engine", "distributed")]
+    for code, _, errors in finish(start(arguments, 2)):
+        assert (code, "add --engine distributed" in errors.replace("\n", " ")) == (2, True), errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_ranks_say_that_a_run_diverged(tmp_path: Path) -> None:
+    ends = finish(start(command(tmp_path, "--set", "algorithms.eta=50"), 2))
+    assert [code for code, _, _ in ends] == [1, 1]
+    assert "diverged" in ends[0][2]
+
+
+def test_tune_and_theory_refuse_the_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command(tmp_path)
+    for name in ("tune", "theory"):
+        assert main([name, str(tmp_path / "cluster.toml"), "--set", "engine.kind=distributed"]) == 2
+        assert "engine.kind=simulator" in capsys.readouterr().err
 
 
 def test_mpi_is_refused_where_torch_has_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

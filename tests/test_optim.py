@@ -110,6 +110,63 @@ def test_a_step_needs_a_closure() -> None:
         optim.NetFleet([nn.Parameter(torch.zeros(2))]).step()
 
 
+@pytest.mark.usefixtures("group")
+def test_frozen_and_unused_parameters_stay_as_they_are() -> None:
+    x, frozen, unused = (nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(3))
+    frozen.requires_grad_(False)
+    optimizer = optim.LDSGD([x, frozen, unused], lr=0.1, K=2, weight_decay=0.5)
+    optimizer.step(quadratic(x, optimizer))
+    assert torch.equal(frozen, torch.ones(2, dtype=torch.float64))
+    assert torch.equal(unused, torch.ones(2, dtype=torch.float64))
+    assert optimizer.state["netfleet"]["t"] == 1
+
+
+@pytest.mark.usefixtures("group")
+def test_a_default_of_the_closure_is_its_own_business() -> None:
+    x = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = optim.NetFleet([x], lr=0.1, K=2)
+    plain = quadratic(x, optimizer)
+
+    def closure(batch: float = 2.0) -> torch.Tensor:
+        assert batch == 2.0
+        return plain()
+
+    assert optimizer.step(closure) == 1.5
+
+
+@pytest.mark.usefixtures("group")
+def test_a_learning_rate_may_be_zero_where_nothing_is_divided_by_it() -> None:
+    x = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = optim.NetFleet([x], lr=0.1, K=2)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: float(t))  # warms up from 0
+    optimizer.step(quadratic(x, optimizer))
+    assert torch.equal(x, torch.zeros(3, dtype=torch.float64))
+    scheduler.step()
+    optimizer.step(quadratic(x, optimizer))
+    assert float(x.detach().min()) > 0
+    divides = optim.KGT([x], lr=0.1, K=2)
+    divides.param_groups[0]["lr"] = 0.0
+    with pytest.raises(ConfigError, match="above 0 for K-GT"):
+        divides.step(quadratic(x, divides))
+
+
+@pytest.mark.usefixtures("group")
+def test_what_cannot_be_is_refused() -> None:
+    x = nn.Parameter(torch.zeros(3))
+    optimizer = optim.NetFleet([x], lr=torch.tensor(0.1), K=2)
+    with pytest.raises(ConfigError, match="cannot be added later"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    with pytest.raises(ConfigError, match="float32 or float64"):
+        optim.NetFleet([nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))])
+    with pytest.raises(ConfigError, match="weight_decay must be"):
+        optim.NetFleet([x], weight_decay=-0.1)
+    other = optim.KGT([nn.Parameter(torch.zeros(3))], K=2)
+    optimizer.step(quadratic(x, optimizer))
+    other.load_state_dict(optimizer.state_dict())
+    with pytest.raises(ConfigError, match="load the state of the same method"):
+        other.step(quadratic(x, other))
+
+
 def test_without_a_process_group_it_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match="init_process_group"):
         optim.NetFleet([nn.Parameter(torch.zeros(2))])

@@ -12,7 +12,8 @@ from scipy.sparse import csr_array
 
 from netfleet import make_topology
 from netfleet.cli import main
-from netfleet.engines.placement import Placement, place, quality
+from netfleet.engines.placement import Placement, place, place_on, quality, quality_on
+from netfleet.network import Server
 
 KINDS = ("ring", "path", "star", "complete", "grid", "erdos-renyi", "one-peer-exponential")
 
@@ -60,3 +61,16 @@ def test_the_command_says_how_good_a_placement_is(tmp_path: Path, capsys: pytest
     assert "8 rows are sent" in " ".join(capsys.readouterr().out.split())
     assert main([*command, "--ranks", "17"]) == 2
     assert "from 1 to the number of workers" in capsys.readouterr().err
+
+
+def test_a_graph_that_changes_is_placed_by_all_its_rounds() -> None:
+    changing = make_topology("one-peer-hypercube", workers=16)
+    placement = place_on(changing, 4)
+    per_round = [quality(changing.W(t), placement).rows for t in range(4)]
+    assert 0 < quality_on(changing, placement).rows == sum(per_round) / 4
+    assert quality_on(changing, placement).rows < quality_on(changing, placement).random
+
+
+def test_where_everyone_needs_everyone_or_nobody_the_order_is_kept() -> None:
+    for network in (Server(10), make_topology("complete", workers=10)):
+        assert place_on(network, 3).workers == ((0, 1, 2, 3), (4, 5, 6), (7, 8, 9))

@@ -9,7 +9,6 @@ from netfleet import make_topology
 from netfleet.engines.block import part_of
 from netfleet.engines.product import Product, as_sparse
 from netfleet.engines.rows import Rows
-from netfleet.memory import Arena
 
 
 @pytest.mark.parametrize("places", [[], [0], [2, 3, 4], [0, 2, 3, 7], [1, 3, 5]])
@@ -17,7 +16,7 @@ def test_rows_are_taken_and_put_as_by_indices(places: list[int]) -> None:
     stack = torch.arange(48, dtype=torch.uint8).view(8, 6)
     rows = Rows(places)
     assert rows.count == len(places)
-    taken = rows.take(stack, Arena())
+    taken = rows.take(stack)
     assert torch.equal(taken, stack[places])
     other, wanted = torch.zeros(8, 12, dtype=torch.uint8), torch.zeros(8, 12, dtype=torch.uint8)
     rows.put(other[:, 3:9], taken)

@@ -193,6 +193,14 @@ def test_rows_inside_the_corollary() -> None:
     assert Row(4, 8192, 2, 0.1, ()).inside(16)
 
 
+def test_a_huge_metric_has_diverged(path: Path) -> None:
+    study, results = load_study(path), Results(path.with_suffix(".json"))
+    for value, point in zip((1e9, *[1.0] * 15), study.points(), strict=True):
+        results.keep(point, value)
+    values = [v for rows in scaling.rows(study, results).values() for row in rows for v in row.values]
+    assert sorted(values) == [1.0] * 15 + [np.inf]
+
+
 def test_every_line_reaches_the_target_with_the_fewest_workers() -> None:
     lines = {
         name: [Row(m, S, 1, 0.1, (c * S**-0.5,)) for m in (1, 4) for S in (4, 100)] for name, c in (("a", 1), ("b", 2))

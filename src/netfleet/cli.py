@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from netfleet.errors import ConfigError, NetfleetError, TransportError
+from netfleet.errors import ConfigError, NetfleetError
 from netfleet.p2p.commands import add_plan
 from netfleet.registry import make_importable
 
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except NetfleetError as error:
-        if _speaks() or isinstance(error, TransportError):
-            print(f"netfleet: error: {error}", file=sys.stderr)
+        if _speaks() or not error.shared:
+            print(f"netfleet: error: {_rank()}{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return _interrupted()
@@ -39,6 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _speaks() -> bool:
     """Of the ranks of a job, one speaks for all."""
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
+def _rank() -> str:
+    """Who speaks, where several may."""
+    return f"rank {os.environ.get('RANK', '?')}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
 
 
 def _interrupted(what_next: str = "") -> int:
@@ -241,6 +246,11 @@ def _run(options: argparse.Namespace) -> int:
     shortcuts = {"kind": options.engine, "device": options.device, "threads": options.threads}
     overrides = options.set + [f"engine.{key}={value}" for key, value in shortcuts.items() if value is not None]
     experiment = load_experiment(options.file, overrides)
+    if experiment.engine.kind != "distributed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"torchrun started {os.environ['WORLD_SIZE']} processes, but engine {experiment.engine.kind!r} is one; add "
+            f"--engine distributed, or start it without torchrun"
+        )
     out = options.out or Path("runs") / f"{_slug(experiment.name)}-{experiment.hash[:8]}"
     speaks = experiment.engine.kind != "distributed" or _speaks()
     console = Console(quiet=not speaks)
@@ -254,20 +264,21 @@ def _run(options: argparse.Namespace) -> int:
         again += [word for override in overrides for word in ("--set", override)]
         command = shlex.join([*again, "--out", str(out), "--resume"])
         return _interrupted(f"what was reached is in {out}. Go on with: {command}") if speaks else 130
-    return _report(experiment, histories, out, console) if speaks else 0
+    if speaks:
+        _report(experiment, histories, out, console)
+    return 1 if any(history.diverged for history in histories) else 0
 
 
-def _report(experiment: Experiment, histories: list[History], out: Path, console: Console) -> int:
+def _report(experiment: Experiment, histories: list[History], out: Path, console: Console) -> None:
     from netfleet.experiment import write_report_files
     from netfleet.report import print_summary
 
     print_summary(histories, console)
     for path in write_report_files(experiment, histories, out):
         console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
-    diverged = [history.diverged for history in histories if history.diverged]
-    for sentence in diverged:
-        print(f"netfleet: {sentence}", file=sys.stderr)
-    return 1 if diverged else 0
+    for history in histories:
+        if history.diverged:
+            print(f"netfleet: {history.diverged}", file=sys.stderr)
 
 
 def _tune(options: argparse.Namespace) -> int:
@@ -279,7 +290,7 @@ def _tune(options: argparse.Namespace) -> int:
     from netfleet.report.tuning import report_tuning
     from netfleet.tuning import parse_grid, starts, tune
 
-    experiment = load_experiment(options.file, options.set)
+    experiment = _on_one_machine(load_experiment(options.file, options.set), "tune")
     grid = parse_grid(options.grid)
     out = options.out or Path("runs") / f"tune-{_slug(experiment.name)}-{experiment.hash[:8]}"
     console = Console()
@@ -289,6 +300,15 @@ def _tune(options: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return _interrupted(f"the same command with --out {out} goes on")
     return 0 if report_tuning(experiment, grid, results, out, console) else 1
+
+
+def _on_one_machine(experiment: Experiment, command: str) -> Experiment:
+    if experiment.engine.kind == "distributed":
+        raise ConfigError(
+            f'netfleet {command} runs in one process, but the file says engine.kind = "distributed"; add '
+            f"--set engine.kind=simulator"
+        )
+    return experiment
 
 
 def _theory(options: argparse.Namespace) -> int:
@@ -302,7 +322,7 @@ def _theory(options: argparse.Namespace) -> int:
     from netfleet.report.theory import draw_theory, explain
 
     console = Console()
-    explained = explain(load_experiment(options.file, options.set), console)
+    explained = explain(_on_one_machine(load_experiment(options.file, options.set), "theory"), console)
     if options.only:
         return 0
     experiment = explained.experiment
@@ -342,11 +362,12 @@ def _topology(options: argparse.Namespace) -> int:
 
 
 def _placement(topology: Topology, ranks: int) -> str:
-    from netfleet.engines.placement import place, quality
+    from netfleet.engines.placement import place_on, quality_on
 
     if not 1 <= ranks <= topology.m:
         raise ConfigError(f"--ranks must be from 1 to the number of workers, {topology.m}, got {ranks}")
-    return quality(topology.W(), place(topology.W(), ranks)).sentence
+    sentence = quality_on(topology, place_on(topology, ranks)).sentence
+    return f"{sentence} (means over rounds)" if topology.varying else sentence
 
 
 def _named_topology(options: argparse.Namespace) -> Topology:

@@ -19,6 +19,9 @@ from __future__ import annotations
 class NetfleetError(Exception):
     """Base class: `except NetfleetError` catches whatever netfleet raises on purpose."""
 
+    #: On a cluster: whether every rank has this error, so that one of them speaks for all.
+    shared = False
+
 
 class ConfigError(NetfleetError, ValueError):
     """An experiment file, option or argument that makes no sense."""

@@ -15,6 +15,7 @@ import torch
 
 from netfleet import checkpoint
 from netfleet.algorithms import Algorithm
+from netfleet.census import Census
 from netfleet.checkpoint import write_atomically
 from netfleet.compression import make_algorithm
 from netfleet.config import EngineConfig, Evaluation, Experiment, Faults, RunConfig, config_hash, make
@@ -28,6 +29,8 @@ from netfleet.problems import PROBLEMS, Problem
 from netfleet.progress import Display, Live, Quiet
 from netfleet.recorder import RunRecorder
 from netfleet.topology import Topology, make_topology
+
+EXPERIMENT_FILE = "experiment.toml"
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ def run_experiment(
     check_all(experiment, setting(runs[0].seed))  # bad input is found before anything is written
     if out is not None:
         census.first(lambda: _prepare(out, experiment, resume, overwrite))
+        _check_seen(out, census)
     histories = []
     for run in runs:
         folder = None if out is None else out / run.folder
@@ -199,7 +203,19 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot write to {out}: {error}; choose another --out") from None
-    write_experiment(out / "experiment.toml", experiment)
+    write_experiment(out / EXPERIMENT_FILE, experiment)
+
+
+def _check_seen(out: Path, census: Census) -> None:
+    """On a cluster every process writes into one folder."""
+    unseen = int(census.total(torch.tensor([0 if (out / EXPERIMENT_FILE).exists() else 1])))
+    if unseen:
+        error = ConfigError(
+            f"{unseen} of the processes do not see {out / EXPERIMENT_FILE}, which rank 0 has written; --out must be a "
+            f"folder that all machines share"
+        )
+        error.shared = True
+        raise error
 
 
 def write_experiment(path: Path, experiment: Experiment) -> None:

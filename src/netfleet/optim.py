@@ -14,12 +14,14 @@
 
 As with LBFGS, `step` calls the closure several times and returns what the first call returned. A closure that takes an
 argument is given the name of the mini-batch, `(t, k, …)`, which methods that use one twice (DFedSAM) need. All ranks
-begin with rank 0's parameters.
+begin with rank 0's parameters, unless a state was loaded. A rank that sits a round out returns the last loss it had.
 """
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -59,7 +61,9 @@ class Decentralized(torch.optim.Optimizer):
         seed: int = 0,
     ) -> None:
         self._method = method if isinstance(method, Algorithm) else make_algorithm(method)
+        self._complete = False
         super().__init__(params, {"lr": self._method.step_size(0), "weight_decay": weight_decay})
+        self._complete = True
         ranks = Ranks(group)
         graph = topology if isinstance(topology, Topology) else make_topology(topology, workers=ranks.size, seed=seed)
         if graph.m != ranks.size:
@@ -70,11 +74,23 @@ class Decentralized(torch.optim.Optimizer):
         network = network_for(self._method, graph, seed)
         wire = Wire(ranks, network, Placement(tuple((rank,) for rank in range(ranks.size))))
         self._host = Block(self._local, network, wire, ranks)
-        self._ranks = ranks
-        self._local.load(ranks.from_first(self._local.x))
+        self._ranks, self._last_loss = ranks, None
+        _check_agreement(ranks, self._local, self._method, graph)
 
     def _parameters(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
+        """What is trained: parameters that are frozen by now neither change nor travel."""
+        return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self._complete:
+            raise ConfigError(
+                "parameters cannot be added later, since all ranks average one vector; give all groups to the "
+                "constructor, and make a new optimizer for others"
+            )
+        super().add_param_group(param_group)
+        for group in self.param_groups:
+            if group["weight_decay"] < 0:
+                raise ConfigError(f"weight_decay must be 0 or more, got {group['weight_decay']!r}")
 
     @torch.no_grad()
     def step(self, closure: Callable[..., Any] | None = None) -> Any:
@@ -84,18 +100,32 @@ class Decentralized(torch.optim.Optimizer):
                 f"{type(self).__name__} takes several gradients a step; give step a closure, as for LBFGS"
             )
         method, local = self._current(), self._local
-        local.begin(closure, [group["weight_decay"] for group in self.param_groups for _ in group["params"]])
+        decays = {id(p): group["weight_decay"] for group in self.param_groups for p in group["params"]}
+        local.begin(closure, [decays[id(p)] for p in local.parameters])
         f = Counted(local)
-        x, kept = local.x[None], self.state.get(_STATE)  # type: ignore[call-overload]
+        kept = self.state.get(_STATE)  # type: ignore[call-overload]
         if kept is None:
-            state, t = begin(self._host, method, f, x), 0
+            local.load(self._ranks.from_first(local.x))
+            state, t = begin(self._host, method, f, local.x[None]), 0
         else:
-            t = kept["t"]
-            state = method.State(x, *(kept[name] for name in method.State._fields[1:]))  # type: ignore[attr-defined]
+            t, state = kept["t"], self._restored(method, kept)
         state = advance(self._host, method, f, t, state)
         local.load(state.x[0])
+        local.write_buffers(local.buffers)
         self.state[_STATE] = {"t": t + 1, **dict(zip(state._fields[1:], state[1:], strict=True))}  # type: ignore[index]
-        return local.first_loss
+        self._last_loss = self._last_loss if local.first_loss is None else local.first_loss
+        return self._last_loss
+
+    def _restored(self, method: Algorithm, kept: Mapping[str, Any]) -> Any:
+        """The state with the parameters as they are now; a loaded one must be of this method and these parameters."""
+        names, d = method.State._fields[1:], self._local.d  # type: ignore[attr-defined]
+        if set(kept) != {"t", *names} or any(kept[name].shape[-1] % d for name in names):
+            found = {name: tuple(v.shape) for name, v in kept.items() if isinstance(v, Tensor)}
+            raise ConfigError(
+                f"the loaded state has {found}, but {method.title} with {d} parameters keeps "
+                f"{', '.join(names) or 'nothing'}; load the state of the same method and model"
+            )
+        return method.State(self._local.x[None], *(kept[name] for name in names))
 
     def _current(self) -> Algorithm:
         """The method with the learning rate of now, which a scheduler may have changed."""
@@ -108,19 +138,50 @@ class Decentralized(torch.optim.Optimizer):
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Within this the parameters are the average over all ranks, which must all enter; then each its own again."""
-        own = self._local.x.clone()
-        self._local.load(self._ranks.total(own[None]) / self._ranks.size)
+        """Within this the parameters (and `buffers`) are the averages over all ranks, which must all enter."""
+        local, ranks = self._local, self._ranks
+        own, statistics = local.x.clone(), local.read_buffers()
+        local.load(ranks.total(own[None]) / ranks.size)
+        if statistics is not None:
+            local.write_buffers(ranks.total(statistics)[None] / ranks.size)
         try:
             yield
         finally:
-            self._local.load(own)
+            local.load(own)
+            local.write_buffers(statistics)
 
 
 def _with_rate(method: Algorithm, rate: float) -> Algorithm:
     if isinstance(method, Compressed):
         return replace(method, method=_with_rate(method.method, rate))
-    return method if method.step_size(0) == rate else replace(method, eta=rate)
+    if not rate >= 0 or (rate == 0 and method.divides_by_eta):
+        raise ConfigError(
+            f"the learning rate must be {'above' if method.divides_by_eta else 'at least'} 0 for {method.title}, got "
+            f"{rate:g}; let the scheduler end above it"
+        )
+    return method if method.step_size(0) == rate else replace(method, eta=lambda t: rate)
+
+
+def _check_agreement(ranks: Ranks, local: _Local, method: Algorithm, graph: Topology) -> None:
+    """Ranks that average different things would hang or fail far from the cause."""
+    parts = {
+        "number of parameters": str((local.d, local.dtype)),
+        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),
+        "topology": repr(graph.W().toarray().tolist() if not graph.varying else graph.name),
+    }
+    for what, text in parts.items():
+        code = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+        if len(set(ranks.every(torch.tensor([code]), [ranks.rank]).tolist())) > 1:
+            raise ConfigError(
+                f"the ranks do not have the same {what} (rank {ranks.rank}: {text[:200]}); build the same model, "
+                f"method and graph on all of them, a random graph with one seed"
+            )
+
+
+def _takes_a_name(closure: Callable[..., Any]) -> bool:
+    """Whether a closure must be given an argument; one with a default is its own business."""
+    given = inspect.signature(closure).parameters.values()
+    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in given)
 
 
 class _Local(Problem):
@@ -130,32 +191,41 @@ class _Local(Problem):
         kinds = {(p.dtype, p.device) for p in parameters}
         if len(kinds) != 1:
             raise ConfigError(f"all parameters must have one type and device, got {sorted(map(str, kinds))}")
-        self._parameters, self._moving = parameters, [b for b in buffers if b.is_floating_point()]
+        self.parameters, self._moving = parameters, [b for b in buffers if b.is_floating_point()]
         ((self.dtype, self.device),) = kinds
+        if self.dtype not in (torch.float32, torch.float64):
+            raise ConfigError(
+                f"parameters must be float32 or float64 to be averaged, got {self.dtype}; train with autocast, which "
+                f"keeps them in float32"
+            )
         self.m, self.workers, self.seed = ranks.size, (ranks.rank,), seed
         self.d = sum(p.numel() for p in parameters)
         self.mixes_buffers = bool(self._moving)
-        self.buffers = self._read_buffers()
+        self.buffers = self.read_buffers()
 
     @property
     def x(self) -> Tensor:
         """The parameters in one vector."""
-        return torch.cat([p.detach().flatten() for p in self._parameters])
+        return torch.cat([p.detach().flatten() for p in self.parameters])
 
     def load(self, x: Tensor) -> None:
         """Write one vector into the parameters."""
-        for p, part in zip(self._parameters, torch.split(x, [p.numel() for p in self._parameters]), strict=True):
+        for p, part in zip(self.parameters, torch.split(x, [p.numel() for p in self.parameters]), strict=True):
             p.detach().copy_(part.view_as(p))
 
     def begin(self, closure: Callable[..., Any], decay: list[float]) -> None:
         """A round begins."""
         self._closure, self._decay = closure, decay
-        self._named = bool(inspect.signature(closure).parameters)
+        wanted = inspect.signature(closure).parameters.values()
+        self._named = any(
+            p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in wanted
+        )
         self._used: set[tuple[int, int]] = set()
         self.first_loss: Any = None
-        self.buffers = self._read_buffers()
+        self.buffers = self.read_buffers()
 
-    def _read_buffers(self) -> Tensor | None:
+    def read_buffers(self) -> Tensor | None:
+        """The module's buffers in one vector, `[1, …]`."""
         return torch.cat([b.flatten().to(self.dtype) for b in self._moving])[None] if self._moving else None
 
     def sample(self, t: int, k: int) -> Sample:
@@ -170,24 +240,28 @@ class _Local(Problem):
             )
         self._used.add(name)
         self.load(x[0])
-        if self.buffers is not None:
-            self._write_buffers(self.buffers[0])
+        self.write_buffers(self.buffers)
         with torch.enable_grad():
             loss = self._closure(sample) if self._named else self._closure()
         self.first_loss = loss if self.first_loss is None else self.first_loss
-        self.buffers = self._read_buffers()
+        self.buffers = self.read_buffers()
         return self._gradient()[None]
 
     def _gradient(self) -> Tensor:
         parts = []
-        for p, decay in zip(self._parameters, self._decay, strict=True):
-            g = torch.zeros_like(p) if p.grad is None else p.grad
-            parts.append((g.add(p, alpha=decay) if decay else g).flatten())
+        for p, decay in zip(self.parameters, self._decay, strict=True):
+            if p.grad is None:  # unused: neither trained nor decayed, as elsewhere in torch.optim
+                parts.append(torch.zeros_like(p).flatten())
+            else:
+                g = p.grad.to_dense() if p.grad.is_sparse else p.grad
+                parts.append((g.add(p, alpha=decay) if decay else g).flatten())
         return torch.cat(parts)
 
-    def _write_buffers(self, values: Tensor) -> None:
-        for b, part in zip(self._moving, torch.split(values, [b.numel() for b in self._moving]), strict=True):
-            b.copy_(part.view_as(b))
+    def write_buffers(self, values: Tensor | None) -> None:
+        """Write one vector, `[1, …]`, into the module's buffers."""
+        if values is not None:
+            for b, part in zip(self._moving, torch.split(values[0], [b.numel() for b in self._moving]), strict=True):
+                b.copy_(part.view_as(b))
 
     def full_grad(self, x: Tensor) -> Tensor:
         raise ConfigError(
@@ -225,6 +299,6 @@ def _front(known: type[Algorithm]) -> type[Decentralized]:
         given = inspect.signature(Decentralized.__init__).parameters
         own = {name: value for name, value in options.items() if name not in given}
         outer = {name: value for name, value in options.items() if name in given}
-        Decentralized.__init__(self, params, known(eta=lr, **own), **outer)
+        Decentralized.__init__(self, params, known(eta=float(lr), **own), **outer)
 
     return type(known.__name__, (Decentralized,), {"__init__": init, "__doc__": known.__doc__})

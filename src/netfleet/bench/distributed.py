@@ -32,7 +32,8 @@ def run(quick: bool) -> Report:
         "and acknowledgements and Gloo's own; the least is 2d floats for each row and each other rank that needs it.",
         "isend/irecv: the same bytes between the same ranks, one message per pair, from and into memory that lies "
         "ready. exchange is what the engine does in its place; mix also packs, unpacks and averages.",
-        f"round: the paper's setting ({setting.M} workers, K = {setting.K}, batch {setting.BATCH}), not evaluated.",
+        f"round: the paper's setting ({setting.M} workers, K = {setting.K}, batch {setting.BATCH}), not evaluated; one "
+        "number of ranks after the other, not in turn.",
         f"step: a mini-batch of {setting.BATCH} images per rank with plain autograd. DDP averages the gradients of all "
         "ranks in every step; NET-FLEET exchanges x and y with the neighbours on a ring every K.",
     ]
@@ -40,7 +41,7 @@ def run(quick: bool) -> Report:
 
 
 def _exchanges(report: Report, quick: bool) -> None:
-    calls, repeats = (20, 3) if quick else (20, 15)
+    calls, repeats = (20, 3) if quick else (200, 15)
     settings = [("ring", 4, CNN), ("ring", 16, CNN), ("erdos-renyi", 50, CNN), ("ring", 4, 1_000_000)]
     settings += [] if quick else [("ring", 4, 10_000_000)]
     jobs = [

@@ -22,12 +22,12 @@ from netfleet.algorithms import ALGORITHMS
 from netfleet.bench import setting
 from netfleet.bench.measure import Timed, alternating
 from netfleet.checkpoint import write_atomically
-from netfleet.engines.block import Block, Tag
-from netfleet.engines.distributed import Ranks, Wire, joined, placed
+from netfleet.engines.block import Tag
+from netfleet.engines.distributed import Ranks, Wire, host_on, joined
 from netfleet.models import MODELS
-from netfleet.network import Network, network_for
+from netfleet.network import network_for
 from netfleet.optim import Decentralized
-from netfleet.problems import Problem, Quadratics
+from netfleet.problems import Quadratics
 from netfleet.problems.pool import one_intra_op_thread
 from netfleet.topology import make_topology
 
@@ -39,10 +39,10 @@ def exchange(kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, A
     """Bytes on the wire in an exchange, and its time beside that of bare isend and irecv."""
     method = ALGORITHMS.build({"kind": "net-fleet", "eta": setting.ETA})
     network = network_for(method, make_topology(kind, workers=m), 0)
-    host, wire = _host(Quadratics(m, d=1), network)
+    host, wire = host_on(Ranks(), Quadratics(m, d=1), network, 1)
     own, mix = torch.randn(len(host.problem.workers), d), host.mixer(0)
     need = host._part(0).need
-    stack = torch.zeros(len(need), VECTORS * FLOAT * d, dtype=torch.uint8)
+    stack = torch.ones(len(need), VECTORS * FLOAT * d, dtype=torch.uint8)  # zeros would all be one page of memory
     runs: list[Timed] = [lambda: wire(Tag(0, 0), need, stack), _bare(wire, need, d), lambda: mix(own, own)]
     times = alternating([_together(run, calls) for run in runs], repeats)
     wire.sent = 0
@@ -62,21 +62,13 @@ def exchange(kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, A
     }
 
 
-def _host(problem: Problem, network: Network) -> tuple[Block, Wire]:
-    """This rank's host, as `netfleet run --engine distributed` has it."""
-    ranks = Ranks()
-    placement = placed(network, ranks)
-    wire = Wire(ranks, network, placement)
-    return Block(problem.among(placement.workers[ranks.rank]), network, wire, ranks, 1, placement.hosts), wire
-
-
 def _bare(wire: Wire, need: Sequence[int], d: int) -> Timed:
     """The same bytes between the same ranks, from and into memory that lies ready."""
     ops = []
     for route in wire.routes(0, need):
         for act, rows in ((dist.isend, route.sends), (dist.irecv, route.receives)):
             if rows.count:
-                ready = torch.zeros(rows.count, VECTORS * FLOAT * d, dtype=torch.uint8)
+                ready = torch.ones(rows.count, VECTORS * FLOAT * d, dtype=torch.uint8)
                 ops.append(dist.P2POp(act, ready, route.peer, wire.ranks.group))
 
     def go() -> None:
@@ -111,7 +103,7 @@ def rounds(model: str, steps: int, repeats: int) -> dict[str, Any]:
     """A round of the paper's setting; every rank computes on one thread."""
     method = ALGORITHMS.build({"kind": "net-fleet", "eta": setting.ETA, "K": steps})
     network = network_for(method, setting.network(), 0)
-    host, _ = _host(setting.problem(model, threads=1), network)
+    host, _ = host_on(Ranks(), setting.problem(model, threads=1), network, 1)
     go = setting.rounds_on(host, method)
     return {"seconds": alternating([_together(go, 1)], repeats)}
 
@@ -165,7 +157,6 @@ def main(out: Path, jobs: list[dict[str, Any]]) -> None:
         found = [JOBS[job.pop("job")](**job) for job in jobs]
         if dist.get_rank() == 0:
             write_atomically(out, lambda file: file.write(json.dumps(found).encode()))
-        dist.barrier()
 
 
 if __name__ == "__main__":

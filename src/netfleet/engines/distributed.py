@@ -1,7 +1,7 @@
 """A cluster: `torch.distributed` ranks that each host some of the workers.
 
-Neighbours send each other rows directly (`batch_isend_irecv`), each row once to every rank that needs it. Exact
-averages and metrics are all-reduced. The processes are torchrun's, or whoever else sets RANK, WORLD_SIZE and so on.
+Neighbours send each other rows directly (`isend` and `irecv`, batched for NCCL), each row once to every rank that needs
+it. Exact averages and metrics are all-reduced. The processes are torchrun's, or whoever else sets RANK and so on.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from netfleet import errors
 from netfleet.algorithms import Algorithm
 from netfleet.engines.block import Block, Content, Tag, needed, refuse_memory
 from netfleet.engines.loop import Recorder, Snapshot, Start, train
-from netfleet.engines.placement import Placement, place
+from netfleet.engines.placement import Placement, place_on
 from netfleet.engines.rows import Rows
 from netfleet.errors import ConfigError, EngineError, NetfleetError, TransportError
-from netfleet.memory import Arena
 from netfleet.network import Network
 from netfleet.problems.base import Problem
 from netfleet.problems.pool import available_threads, one_intra_op_thread
@@ -45,6 +44,8 @@ def joined(device: str = "cpu", backend: str = "auto") -> Iterator[None]:
     else:
         _refuse_alone()
     if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise ConfigError(f'device {device!r} cannot be used here: torch finds no GPU; use device = "cpu"')
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "cpu:gloo,cuda:nccl" if backend == "auto" else backend
     with _reaching("the other ranks"):
@@ -53,6 +54,13 @@ def joined(device: str = "cpu", backend: str = "auto") -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         yield
+        _leave_together()
+    except TransportError as error:
+        raise TransportError(f"{error}. {_AGAIN}") from None
+    except NetfleetError as error:
+        if error.shared:
+            _leave_together()
+        raise
     finally:
         dist.destroy_process_group()
         signal.signal(signal.SIGTERM, before)
@@ -67,23 +75,38 @@ def _refuse_alone() -> None:
         )
 
 
+def _leave_together() -> None:
+    """A rank that goes while another still listens to it can bring that one down."""
+    with _reaching("the other ranks"):
+        dist.barrier()
+
+
+_AGAIN = "Start the same command again with --resume to go on from the last checkpoint"
+
+
 def _stop(number: int, frame: object) -> None:
     raise EngineError(
-        "told to stop (SIGTERM), as torchrun does with all processes when one has died; its report says which. Start "
-        "the same command again with --resume to go on from the last checkpoint"
+        "told to stop (SIGTERM), as torchrun does with all processes when one has died; its report says which. "
+        f"{_AGAIN}"
     )
+
+
+#: What torch says, in errors of no particular type, when others are gone.
+_GONE = re.compile(r"connection|socket|peer|timed? ?out|closed|reset|refused|unreachable|broken pipe", re.IGNORECASE)
 
 
 @contextmanager
 def _reaching(whom: str) -> Iterator[None]:
-    """Say in words that others are gone."""
+    """Say in words that others are gone; other errors are as they are."""
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip()).splitlines()[0].split(". ")[0]
+        if not isinstance(error, dist.DistError) and not _GONE.search(str(error)):
+            raise
+        reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip()).split("\n")[0].split(". ")[0]
         raise TransportError(
             f"rank {os.environ.get('RANK', '?')} cannot reach {whom} any more: a process has died or a connection was "
-            f"lost ({reason}). Start the same command again with --resume to go on from the last checkpoint"
+            f"lost ({reason})"
         ) from None
 
 
@@ -165,7 +188,9 @@ class Ranks:
 def _heard(said: Any) -> Any:
     """What rank 0 found out, or its error."""
     if "error" in said:
-        raise getattr(errors, said["kind"])(said["error"])
+        error: NetfleetError = getattr(errors, said["kind"])(said["error"])
+        error.shared = True
+        raise error
     return said["result"]
 
 
@@ -185,22 +210,36 @@ class Wire:
         self.mine = set(placement.workers[ranks.rank])
         self.sent = 0  # bytes that left this rank
         self._static: list[Route] | None = None
-        self._arena = Arena()
+        self._rooms: dict[int, Tensor] = {}  # where rows that lie apart are put together, by rank
 
     def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content | None = None) -> None:
-        ops, group = [], self.ranks.group
+        ops: list[tuple[Any, Tensor, int]] = []
         for route in self.routes(max(tag.t, 0), need):
             if route.sends.count:
-                rows = route.sends.take(stack, self._arena)
+                rows = self._taken(route, stack)
                 self.sent += rows.numel()
-                ops.append(dist.P2POp(dist.isend, rows, route.peer, group))
+                ops.append((dist.isend, rows, route.peer))
             if route.receives.count:
-                ops.append(dist.P2POp(dist.irecv, route.receives.piece(stack), route.peer, group))
+                ops.append((dist.irecv, route.receives.piece(stack), route.peer))
         if not ops:
             return
         with _reaching("a neighbour"):
-            for work in dist.batch_isend_irecv(ops):
+            for work in self._posted(ops, stack.is_cuda):
                 work.wait()
+
+    def _taken(self, route: Route, stack: Tensor) -> Tensor:
+        """The rows that go to another rank, in one piece."""
+        rows = route.sends.take(stack, self._rooms.get(route.peer))
+        if not route.sends.together:
+            self._rooms[route.peer] = rows
+        return rows
+
+    def _posted(self, ops: Sequence[tuple[Any, Tensor, int]], batched: bool) -> list[Any]:
+        """All sent off at once; NCCL must be told of them together, for Gloo that only costs time."""
+        group = self.ranks.group
+        if batched:
+            return dist.batch_isend_irecv([dist.P2POp(act, rows, peer, group) for act, rows, peer in ops])
+        return [act(rows, peer, group) for act, rows, peer in ops]
 
     def routes(self, t: int, need: Sequence[int]) -> list[Route]:
         """What goes to and comes from the other ranks, by its places in the stack of what is needed."""
@@ -232,20 +271,27 @@ def run_distributed(
 ) -> Snapshot:
     """Train on the ranks of a process group (the default one); returns the snapshot of this rank's workers."""
     refuse_memory(network)
-    ranks = ranks or Ranks()
-    placement = placed(network, ranks)
-    mine = placement.workers[ranks.rank]
     with one_intra_op_thread():
-        wire = Wire(ranks, network, placement)
-        block = Block(problem.among(mine), network, wire, ranks, threads or available_threads(), placement.hosts)
-        return train(block, algorithm, rounds, recorder, start)
+        host, _ = host_on(ranks or Ranks(), problem, network, threads or available_threads())
+        return train(host, algorithm, rounds, recorder, start)
+
+
+def host_on(ranks: Ranks, problem: Problem, network: Network, threads: int) -> tuple[Block, Wire]:
+    """This rank's host of the workers that are placed here, and its way to the others."""
+    placement = placed(network, ranks)
+    wire, mine = Wire(ranks, network, placement), problem.among(placement.workers[ranks.rank])
+    return Block(mine, network, wire, ranks, threads, placement.ranks.tolist()), wire
 
 
 def placed(network: Network, ranks: Ranks) -> Placement:
     """Which workers each rank hosts; rank 0 decides, since eigenvectors may differ between machines."""
-    if network.m < ranks.size:
-        raise ConfigError(
-            f"{ranks.size} processes for {network.m} workers: every process hosts at least one worker; start at most "
-            f"{network.m} (torchrun --nproc-per-node), or use more workers"
-        )
-    return Placement(tuple(tuple(group) for group in ranks.first(lambda: place(network.W(0), ranks.size).workers)))
+
+    def decide() -> Any:
+        if network.m < ranks.size:
+            raise ConfigError(
+                f"{ranks.size} processes for {network.m} workers: every process hosts at least one worker; start at "
+                f"most {network.m} (torchrun --nproc-per-node), or use more workers"
+            )
+        return place_on(network, ranks.size).workers
+
+    return Placement(tuple(tuple(group) for group in ranks.first(decide)))

@@ -7,12 +7,16 @@ links: a row that several workers of another rank need is sent there once.
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import eigsh
+
+from netfleet.network import Network
 
 Ints = npt.NDArray[np.int64]
 _DENSE = 500  # workers up to which all eigenvectors are computed
@@ -23,11 +27,6 @@ class Placement(NamedTuple):
     """The workers of each rank, in their order."""
 
     workers: tuple[tuple[int, ...], ...]
-
-    @property
-    def hosts(self) -> list[int]:
-        """The rank of each worker."""
-        return self.ranks.tolist()  # type: ignore[no-any-return]
 
     @property
     def ranks(self) -> Ints:
@@ -41,9 +40,9 @@ class Placement(NamedTuple):
 class Quality(NamedTuple):
     """How good a placement is."""
 
-    rows: int  # that travel in an exchange
-    links: int  # directed ones between ranks
-    all_links: int
+    rows: float  # that travel in an exchange
+    links: float  # directed ones between ranks
+    all_links: float
     random: float  # rows of a random placement, on average
 
     @property
@@ -51,18 +50,47 @@ class Quality(NamedTuple):
         share = self.links / self.all_links if self.all_links else 0.0
         if not self.rows:
             return "no row is sent"
-        crossing = f"{self.links:,} of {self.all_links:,} directed links cross ({100 * share:.0f} %)"
-        return f"{crossing}, {self.rows:,} rows are sent; a random placement sends {self.random:,.0f}"
+        crossing = f"{self.links:,.3g} of {self.all_links:,.3g} directed links cross ({100 * share:.0f} %)"
+        return f"{crossing}, {self.rows:,.3g} rows are sent; a random placement sends {self.random:,.3g}"
+
+
+#: Rounds that a placement looks at where the graph changes from round to round.
+ROUNDS = 16
+
+
+def place_on(network: Network, ranks: int) -> Placement:
+    """A placement of a network's workers: by all that it does in its first rounds. A server sends no rows."""
+    if network.average(0) is not None:
+        return _as_placement(_cut(np.arange(network.m), ranks), ranks)
+    return place(csr_array(functools.reduce(operator.add, _rounds(network))), ranks)
+
+
+def _rounds(network: Network) -> list[csr_array]:
+    """The weights of some rounds; of the links that fail now and then all that there are."""
+    whole = getattr(network, "topology", network)
+    return [whole.W(t) for t in range(ROUNDS if whole.varying else 1)]
+
+
+def quality_on(network: Network, placement: Placement) -> Quality:
+    """How good a placement is, on average over some rounds."""
+    found = [quality(W, placement) for W in _rounds(network)]
+    return Quality(*(sum(values) / len(found) for values in zip(*found, strict=True)))
 
 
 def place(W: csr_array, ranks: int) -> Placement:
     """A placement of the workers of W on so many ranks, as equally as possible."""
     m = W.shape[0]
     links = _links(W)
+    if links.nnz == m * (m - 1):  # everyone needs everyone: all placements are alike
+        return _as_placement(_cut(np.arange(m), ranks), ranks)
     starts = [np.arange(m), _spectral(links, np.arange(m), ranks)] if 1 < ranks < m else [np.arange(m)]
     tried = [_improved(links, _cut(order, ranks), ranks) for order in starts]
     best = min(tried, key=lambda of: _rows(links, of, ranks))
-    return Placement(tuple(tuple(np.flatnonzero(best == rank).tolist()) for rank in range(ranks)))
+    return _as_placement(best, ranks)
+
+
+def _as_placement(of: Ints, ranks: int) -> Placement:
+    return Placement(tuple(tuple(np.flatnonzero(of == rank).tolist()) for rank in range(ranks)))
 
 
 def quality(W: csr_array, placement: Placement) -> Quality:

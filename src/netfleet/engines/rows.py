@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.memory import Arena
-
 
 class Run(NamedTuple):
     """Rows that lie together: where in the whole, and where among the chosen ones."""
@@ -23,6 +21,11 @@ class Rows:
     def __init__(self, places: Sequence[int]) -> None:
         self.count, self.runs = len(places), _runs(places)
 
+    @property
+    def together(self) -> bool:
+        """Whether they lie together."""
+        return len(self.runs) == 1
+
     def put(self, stack: Tensor, values: Tensor) -> None:
         """Write values into these rows of a stack."""
         for place, row in self.runs:
@@ -33,11 +36,12 @@ class Rows:
         (run,) = self.runs
         return stack[run.place]
 
-    def take(self, stack: Tensor, arena: Arena) -> Tensor:
-        """These rows in one piece: as they lie in the stack where they lie together, else a copy."""
-        if len(self.runs) == 1:
+    def take(self, stack: Tensor, room: Tensor | None = None) -> Tensor:
+        """These rows in one piece: as they lie in the stack where they lie together, else a copy (in `room`)."""
+        if self.together:
             return self.piece(stack)
-        values = arena.empty(stack, self.count)
+        shape = (self.count, *stack.shape[1:])
+        values = room if room is not None and room.shape == shape else stack.new_empty(shape)
         for place, row in self.runs:
             values[row].copy_(stack[place])
         return values

@@ -1,7 +1,7 @@
 """One site at work: trains with its neighbours, round by round, and goes on from its disk after any crash.
 
-The training loop is everyone's (`engines/loop.py`) and runs in the main thread; the network runs in a thread of its own,
-and `Bridge` is the one place where the first waits for the second.
+The training loop is everyone's (`engines/loop.py`) and runs in the main thread; the network runs in a thread of its
+own, and `Bridge` is the one place where the first waits for the second.
 """
 
 from __future__ import annotations

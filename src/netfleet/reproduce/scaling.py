@@ -38,6 +38,9 @@ from netfleet.problems.base import Problem, Sample
 from netfleet.progress import Display, Quiet, Work
 from netfleet.reproduce.panels import merged
 
+#: A metric of so many times the study's median counts as diverged, though it is still finite.
+DIVERGED = 1e4
+
 
 @dataclass(frozen=True)
 class Line:
@@ -293,11 +296,12 @@ class Watched:
 
 
 def rows(study: Study, results: Results) -> dict[str, list[Row]]:
-    """What was measured of each line, by m and S; points that are missing are left out."""
+    """What was measured of each line, by m and S; points that are missing are left out, huge ones have diverged."""
     found: dict[str, dict[tuple[int, int, int, float], list[float]]] = {line.label: {} for line in study.lines}
-    for point in study.points():
-        if (value := results.of(point)) is not None:
-            found[point.line.label].setdefault(point[2:6], []).append(value)
+    known = [(point, value) for point in study.points() if (value := results.of(point)) is not None]
+    most = DIVERGED * float(np.median([value for _, value in known])) if known else 0.0
+    for point, value in known:
+        found[point.line.label].setdefault(point[2:6], []).append(value if value <= most else math.inf)
     return {label: [Row(*key, tuple(values)) for key, values in line.items()] for label, line in found.items()}
 
 

@@ -160,9 +160,11 @@ def _draw_metric(axes: Axes, study: Study, lines: Measured) -> None:
     """Full marks where K is the corollary's or less, hollow ones elsewhere; the law is fitted to the full ones."""
     for (label, measured), color, shape in zip(lines.items(), COLORS, SHAPES, strict=False):
         _marks(axes, [(row.work, row.mean, row.inside()) for row in measured], color, shape)
+        diverged = sum(not np.isfinite(row.mean) for row in measured)
         inside = _inside(measured)
         law = scaling.fit(inside)
         words = label if law is None else f"{label}: slope {exponent(law.work)}"
+        words += f" ({diverged} diverged)" if diverged else ""
         ends = np.array([min(r.work for r in inside), max(r.work for r in inside)]) if law else np.array([])
         axes.plot(ends, [law.at(end) for end in ends] if law else [], color=color, linewidth=1.2)
         axes.plot([], [], color=color, marker=shape, markersize=4.5, linewidth=1.5, label=words)
