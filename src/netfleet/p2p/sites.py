@@ -17,6 +17,8 @@ from netfleet.errors import ConfigError
 from netfleet.p2p.nodes import check_name, check_patience, parse_address
 
 SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.toml"
+#: Neighbours that came after the plan was made, a file each.
+NEIGHBOURS_FOLDER = "neighbours.d"
 
 
 @dataclass(frozen=True)
