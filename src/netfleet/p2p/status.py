@@ -1,0 +1,128 @@
+"""The state of all sites that were asked, for whoever looks after them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import networkx as nx
+from rich.console import Console
+from rich.table import Table
+
+from netfleet.p2p.ask import Said
+from netfleet.progress import in_words
+
+
+class Invariant(NamedTuple):
+    """‖Σ(y − g)‖ over some sites after round t, and the sum of their norms to compare it with."""
+
+    t: int
+    sites: int
+    norm: float
+    of: float
+
+
+def print_status(said: Sequence[Said], console: Console) -> None:
+    """A line for each site, then what can be said of all."""
+    console.print(_table(said))
+    for each in said:
+        for line in _remarks(each):
+            _say(console, line)
+    answers = [each.table for each in said if each.table is not None]
+    _say(console, _invariant_line(answers, len(said)))
+    groups = components(answers)
+    if len(groups) > 1:
+        parts = "; ".join(", ".join(group) for group in groups)
+        _say(console, f"These sites train in {len(groups)} groups that no longer reach each other: {parts}")
+
+
+def _table(said: Sequence[Said]) -> Table:
+    table = Table("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "certificate")
+    newest = max((each.table["round"] for each in said if each.table), default=0)
+    for each in said:
+        table.add_row(each.whom.name, *_cells(each.table, newest))
+    return table
+
+
+def _cells(answer: dict[str, Any] | None, newest: int) -> list[str]:
+    if answer is None:
+        return ["no answer", *["–"] * 7]
+    record, links = answer["record"], answer["neighbours"]
+    return [
+        answer["state"],
+        f"{answer['round']}/{answer['rounds']}",
+        str(newest - answer["round"]),
+        _quality(record),
+        _bytes(sum(link["sent"] for link in links)),
+        _bytes(sum(link["received"] for link in links)),
+        str(answer["refused"]),
+        f"{answer['certificate_days']} days",
+    ]
+
+
+def _quality(record: dict[str, Any]) -> str:
+    if record.get("accuracy") is not None:
+        return f"{100 * record['accuracy']:.1f} %"
+    return f"loss {record['loss']:.4g}" if record.get("loss") is not None else "–"
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            break
+        count /= 1000
+    else:
+        unit = "TB"
+    return f"{count:.3g} {unit}"
+
+
+def _remarks(said: Said) -> list[str]:
+    """What is worth a line of its own."""
+    if said.table is None:
+        return [f"{said.whom.name}: {said.why}"]
+    lines = []
+    for link in said.table["neighbours"]:
+        if link["lost"] is not None:
+            lines.append(f"{said.whom.name}: without {link['name']} since round {link['lost']}")
+        elif link["waiting"]:
+            heard = "never heard of" if link["heard"] is None else f"last heard of {in_words(link['heard'])} ago"
+            lines.append(f"{said.whom.name}: waits for {link['name']}, which {link['waiting']}; {heard}")
+    if said.table["apart"]:
+        lines.append(f"{said.whom.name}: no longer connected to {', '.join(said.table['apart'])}")
+    return lines
+
+
+def invariant(answers: Sequence[dict[str, Any]]) -> Invariant | None:
+    """Σ(y − g) after the newest round that all of these sites still have a sketch of."""
+    sketches = [{int(t): sums for t, sums in answer["sketches"]} for answer in answers]
+    shared = set.intersection(*(set(each) for each in sketches)) if sketches else set()
+    if not shared:
+        return None
+    t = max(shared)
+    columns = list(zip(*(each[t] for each in sketches), strict=True))
+    norm = math.hypot(*(math.fsum(column) for column in columns))
+    return Invariant(t, len(answers), norm, math.fsum(math.hypot(*each[t]) for each in sketches))
+
+
+def _invariant_line(answers: Sequence[dict[str, Any]], asked: int) -> str:
+    if answers and not any(answer["sketches"] for answer in answers):
+        return f"{answers[0]['algorithm']} tracks no gradient: there is no Σ(y − g)."
+    found = invariant(answers)
+    if found is None:
+        return "Σ(y − g): there is no round of which all of these sites know."
+    where = f"after round {found.t} over {found.sites} of {asked} sites"
+    return f"‖Σ(y − g)‖ = {found.norm:.2e} {where}, where Σ‖y − g‖ = {found.of:.3g}."
+
+
+def components(answers: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Groups of sites that reach each other: a link is there if neither end has given it up."""
+    graph, names = nx.Graph(), {answer["site"] for answer in answers}
+    graph.add_nodes_from(names)
+    up = {(answer["site"], link["name"]) for answer in answers for link in answer["neighbours"] if link["there"]}
+    graph.add_edges_from((a, b) for a, b in up if (b, a) in up)
+    return sorted(sorted(group) for group in nx.connected_components(graph))
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
