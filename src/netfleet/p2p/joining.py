@@ -20,6 +20,7 @@ from netfleet.engines.loop import Counted, Snapshot, begin
 from netfleet.errors import FrameError, TransportError
 from netfleet.history import History
 from netfleet.p2p.site import NEVER
+from netfleet.p2p.sites import LEAVE_FILE, RUN_FOLDER
 from netfleet.p2p.transport import Answer, Wanted
 from netfleet.p2p.wire import Expected, Kind
 
@@ -44,8 +45,8 @@ def join(node: Node, history: History) -> None:
     hood.since |= links
     x, buffers = _mean_model(node, links, t)
     snapshot = _first_snapshot(node, t, x, buffers)
-    checkpoint.save(node.folder / "run", snapshot, node.host, history.hash)
-    (node.folder / "leave").unlink(missing_ok=True)
+    checkpoint.save(node.folder / RUN_FOLDER, snapshot, node.host, history.hash)
+    (node.folder / LEAVE_FILE).unlink(missing_ok=True)
     names = ", ".join(f"{node.desk.name(j)} from round {first}" for j, first in sorted(links.items()))
     node.log.event("joined", round=t, links=names)
 
@@ -122,7 +123,7 @@ def _first_snapshot(node: Node, t: int, x: Tensor, buffers: Tensor | None) -> Sn
 def durable_model(node: Node, history: History) -> tuple[str, Tensor]:
     """The model in the last checkpoint, for a neighbour that joins: what it is, and its bytes."""
     workers, device = node.host.problem.workers, torch.device("cpu")
-    snapshot = checkpoint.load(node.folder / "run", history.hash, node.algorithm.State, device, workers)
+    snapshot = checkpoint.load(node.folder / RUN_FOLDER, history.hash, node.algorithm.State, device, workers)
     parts = [snapshot.state.x] + ([] if snapshot.buffers is None else [snapshot.buffers.to(snapshot.state.x.dtype)])
     model = torch.cat(parts, dim=1).contiguous()
     return _words(model), model.view(torch.uint8)[0]

@@ -30,7 +30,7 @@ from netfleet.p2p.model import MODEL_FILE, write_model
 from netfleet.p2p.outbox import Outbox
 from netfleet.p2p.report import Report
 from netfleet.p2p.site import SiteHost, check_losable
-from netfleet.p2p.sites import Site
+from netfleet.p2p.sites import LEAVE_FILE, RUN_FOLDER, Site
 from netfleet.p2p.tls import Identity
 from netfleet.p2p.transport import Answer, Client, Server, Wanted, serve
 from netfleet.p2p.waiting import Waiting
@@ -39,7 +39,6 @@ from netfleet.problems.pool import one_intra_op_thread
 from netfleet.progress import Display
 from netfleet.recorder import RunRecorder
 
-RUN_FOLDER, LEAVE_FILE = "run", "leave"
 #: Seconds for which a site that is done stays for neighbours that cannot be reached.
 LINGER = 600.0
 #: Seconds for which a site that is done, as all others are, still answers them.

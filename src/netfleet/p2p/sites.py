@@ -17,6 +17,8 @@ from netfleet.errors import ConfigError
 from netfleet.p2p.nodes import check_name, check_patience, parse_address
 
 SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.toml"
+#: In a site's folder: its history and checkpoints, and the file that asks it to leave.
+RUN_FOLDER, LEAVE_FILE = "run", "leave"
 #: Neighbours that came after the plan was made, a file each.
 NEIGHBOURS_FOLDER = "neighbours.d"
 #: In the operator's folder: sites that came after the plan was made.

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import networkx as nx
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
-from netfleet.p2p.ask import Said
+from netfleet.errors import CheckpointError
+from netfleet.history import History
+from netfleet.p2p.ask import Said, ask_all, whom
+from netfleet.p2p.model import MODEL_FILE
+from netfleet.p2p.sites import RUN_FOLDER, SITE_FILE, Site, admitted, load_plan, load_site
+from netfleet.p2p.tls import OPERATOR, load_identity
 from netfleet.progress import in_words
 
 
@@ -37,6 +45,48 @@ def print_status(said: Sequence[Said], console: Console) -> None:
         _say(console, f"These sites train in {len(groups)} groups that no longer reach each other: {parts}")
 
 
+def look(folder: Path) -> list[Said]:
+    """Ask all sites of a plan or operator's folder, or a site and its neighbours from its own."""
+    if (folder / SITE_FILE).is_file():
+        site, _ = load_site(folder)
+        return ask_all(whom([site, *site.neighbours]), load_identity(folder, site.name))
+    operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
+    sites = [*load_plan(operator).sites, *admitted(operator)]
+    return ask_all(whom(sites), load_identity(operator, OPERATOR))
+
+
+def print_json(said: Sequence[Said]) -> None:
+    """All that was answered, for programs."""
+    answers = [each.table for each in said if each.table is not None]
+    found = invariant(answers)
+    print(
+        json.dumps(
+            {
+                "sites": {each.whom.name: each.table or {"error": each.why} for each in said},
+                "invariant": None if found is None else found._asdict(),
+                "components": components(answers),
+            }
+        )
+    )
+
+
+def print_results(folder: Path, sites: Sequence[Site], console: Console) -> None:
+    """What every site had in the end, from its history."""
+    table = Table("site", "rounds", "accuracy", "sent", "model")
+    for site in sites:
+        path = folder / site.name
+        try:
+            history = History.load(path / RUN_FOLDER)
+            record = history.records[-1]
+        except (CheckpointError, IndexError):
+            table.add_row(site.name, "–", "–", "–", "–")
+            continue
+        model = path / MODEL_FILE
+        sent = decimal(record["bytes"])
+        table.add_row(site.name, str(record["round"]), _quality(record), sent, str(model) if model.exists() else "–")
+    console.print(table)
+
+
 def _table(said: Sequence[Said]) -> Table:
     table = Table("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "certificate")
     newest = max((each.table["round"] for each in said if each.table), default=0)
@@ -54,8 +104,8 @@ def _cells(answer: dict[str, Any] | None, newest: int) -> list[str]:
         f"{answer['round']}/{answer['rounds']}",
         str(newest - answer["round"]),
         _quality(record),
-        _bytes(sum(link["sent"] for link in links)),
-        _bytes(sum(link["received"] for link in links)),
+        decimal(sum(link["sent"] for link in links)),
+        decimal(sum(link["received"] for link in links)),
         str(answer["refused"]),
         f"{answer['certificate_days']} days",
     ]
@@ -65,16 +115,6 @@ def _quality(record: dict[str, Any]) -> str:
     if record.get("accuracy") is not None:
         return f"{100 * record['accuracy']:.1f} %"
     return f"loss {record['loss']:.4g}" if record.get("loss") is not None else "–"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            break
-        count /= 1000
-    else:
-        unit = "TB"
-    return f"{count:.3g} {unit}"
 
 
 def _remarks(said: Said) -> list[str]:
