@@ -8,7 +8,7 @@ import pytest
 
 from netfleet.engines.block import Tag
 from netfleet.errors import TransportError
-from netfleet.p2p.turns import BURST, MOST, RATE, Turns
+from netfleet.p2p.turns import BURST, DEBT, MOST, RATE, Turns
 from netfleet.p2p.wire import CHUNK
 
 
@@ -46,12 +46,13 @@ def test_all_else_is_paid_from_a_budget(tag: Tag | None) -> None:
     assert sum(served(turns, tag) for _ in range(1000)) == BURST
 
 
-def test_large_messages_again_cost_more() -> None:
+@pytest.mark.parametrize("size", [500, 1000, 100_000])
+def test_large_messages_again_cost_more(size: int) -> None:
     clock = Clock()
     turns = Turns(clock)
-    turns_of = [served(turns, Tag(0, 0), 1000 * CHUNK) for _ in range(5)]
-    assert turns_of == [True, True, False, False, False]  # the first was new
-    clock.now = (1000 - BURST) / RATE
+    of_two = [served(turns, Tag(0, 0), size * CHUNK) for _ in range(5)]
+    assert of_two == [True, True, False, False, False]  # the first was new
+    clock.now = min(size - BURST, DEBT) / RATE
     assert not served(turns, Tag(1, 0))
     clock.now += 3 / RATE
     assert served(turns, Tag(1, 0))

@@ -30,18 +30,29 @@ def consensus_error(x: Tensor, census: Census = _WHOLE, m: int | None = None) ->
 
 def tracking_error(state: Any, census: Census = _WHOLE) -> Tensor | None:
     """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
-    names = set(state._fields)
-    if "c" in names:
-        pair: tuple[Tensor, ...] = (state.c,)
-    elif "v_i" in names:
-        pair = (state.v, state.v_i)
-    elif "y" in names and names & {"g", "u"}:
-        pair = (state.y, state.g if "g" in names else state.u)
-    else:
+    pair = _conserved(state)
+    if pair is None:
         return None
     blocks = zip(*(torch.split(vector, _BLOCK, dim=1) for vector in pair), strict=True)
     total = torch.cat([census.total(_difference(*block)) for block in blocks])
     return total.norm()  # type: ignore[no-any-return]
+
+
+def conserved_gap(state: Any) -> Tensor | None:
+    """yᵢ − gᵢ, or what takes its place, of every row, `[rows, d]`; None for states that track nothing."""
+    pair = _conserved(state)
+    return None if pair is None else _difference(*pair)
+
+
+def _conserved(state: Any) -> tuple[Tensor, ...] | None:
+    names = set(state._fields)
+    if "c" in names:
+        return (state.c,)
+    if "v_i" in names:
+        return state.v, state.v_i
+    if "y" in names and names & {"g", "u"}:
+        return state.y, state.g if "g" in names else state.u
+    return None
 
 
 def _difference(first: Tensor, second: Tensor | None = None) -> Tensor:

@@ -18,8 +18,8 @@ from netfleet.p2p.wire import CHUNK
 
 #: Requests of one neighbour that are served at a time; more is a flood.
 MOST = 4
-#: The budget: what it gains in a second, and at most has. A chunk is 1 MiB.
-RATE, BURST = 50.0, 100.0
+#: The budget: what it gains in a second, at most has and at most owes. A chunk is 1 MiB.
+RATE, BURST, DEBT = 50.0, 100.0, 1000.0
 
 
 @dataclass
@@ -76,4 +76,4 @@ def _settle(account: _Account, turn: Turn) -> None:
         account.newest = turn.tag
         account.left += 1
     else:
-        account.left -= turn.sent / CHUNK
+        account.left = max(account.left - turn.sent / CHUNK, -DEBT)
