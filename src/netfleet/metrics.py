@@ -83,11 +83,12 @@ def measure(
     record = _scores(problem, mean, shared, test_samples) if census.keeps else {}
     if full:
         record |= _worker_scores(problem, x, buffers, worker_test_samples, census)
-    consensus = consensus_error(x, census, m)
-    record["consensus_error"] = consensus.item()
+    everyone = m == problem.m  # a site that knows of itself only cannot say how far it is from the others
+    consensus = consensus_error(x, census, m) if everyone else None
+    record["consensus_error"] = None if consensus is None else consensus.item()
     if full and gradient:
         record |= _objective(problem, mean, gradient_samples, census, consensus)
-    error = tracking_error(state, census) if m == problem.m else None
+    error = tracking_error(state, census) if everyone else None
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
@@ -119,7 +120,7 @@ def _spread(name: str, values: Tensor | None) -> Record:
     }
 
 
-def _objective(problem: Problem, mean: Tensor, limit: int, census: Census, consensus: Tensor) -> Record:
+def _objective(problem: Problem, mean: Tensor, limit: int, census: Census, consensus: Tensor | None) -> Record:
     """f and ∇f at x̄: each host's workers in proportion to their number, from as many samples for each worker."""
     rows, m = len(problem.workers), census.count(problem.m)
     value, slope = problem.objective(mean, -(-limit // m) * rows)
@@ -129,5 +130,5 @@ def _objective(problem: Problem, mean: Tensor, limit: int, census: Census, conse
     return {
         "train_loss": value.item(),
         "grad_norm2": norm2.item(),
-        "stationarity": (norm2 + consensus.to(norm2.device)).item(),
+        "stationarity": None if consensus is None else (norm2 + consensus.to(norm2.device)).item(),
     }

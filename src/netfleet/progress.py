@@ -203,4 +203,5 @@ def describe(record: dict[str, Any]) -> str:
         quality = f"‖x̄ − x*‖² {record['distance2']:.2e}"
     else:
         quality = f"loss {record['loss']:.4g}"
-    return f"{quality}  consensus error {record['consensus_error']:.1e}"
+    apart = record["consensus_error"]
+    return quality if apart is None else f"{quality}  consensus error {apart:.1e}"

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 from urllib.parse import unquote
 
+from netfleet.progress import Quiet
+
 #: Characters of a text that are kept.
 LONGEST = 300
 #: Pairs of sender and reason that are told apart: of one sender, and in all.
@@ -83,6 +85,16 @@ class Log:
             return OTHERS, OTHERS not in self.refusals
         self._reasons[pair[0]] += 1
         return pair, True
+
+
+class Logged(Quiet):
+    """A display for a site that nobody watches: evaluations are events."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def record(self, record: dict[str, Any]) -> None:
+        self.log.event("evaluated", **{key: value for key, value in record.items() if value is not None})
 
 
 def sender(who: str) -> str:

@@ -18,7 +18,7 @@ from rich.console import Console
 from netfleet import checkpoint
 from netfleet.errors import ConfigError, DivergedError, NetfleetError
 from netfleet.p2p import handshakes
-from netfleet.p2p.logs import Log
+from netfleet.p2p.logs import Log, Logged
 from netfleet.p2p.pem import expiry_warning
 from netfleet.p2p.sites import EXPERIMENT_FILE, LEAVE_FILE, RUN_FOLDER, Site, load_site
 from netfleet.p2p.tls import load_identity
@@ -76,8 +76,11 @@ def _guarded(node: Node, rejoin: bool, terminal: TextIO) -> int:
     """Run it; whatever ends it is said in the log too."""
     signal.signal(signal.SIGTERM, _stop)
     try:
-        with Live(Console(file=terminal)) as live:
-            node.run(live, rejoin)
+        if node.log.as_json or not terminal.isatty():
+            node.run(Logged(node.log), rejoin)
+        else:
+            with Live(Console(file=terminal)) as live:
+                node.run(live, rejoin)
     except Stopped:
         node.log.event("stopped", round=node.report.t, next="start it again to go on from there")
     except KeyboardInterrupt:

@@ -290,29 +290,32 @@ class Client:
     async def pull(self, contact: Contact, wanted: Wanted, rounds: Sequence[int] = ()) -> Answer:
         """Ask until there is an answer that is final, or the site's patience is over (WAIT).
 
-        Patience counts from the last answer: a neighbour that answers "not yet" is waited for, and one that was never
-        there is too. A neighbour who comes anew is not asked for what it no longer has (JOIN).
+        Patience counts from the first failure after an answer: a neighbour that answers "not yet" is waited for, and
+        one that was never there is too. One that comes anew is not asked for what it no longer has (JOIN).
         """
-        pauses, begun = _pauses(), time.monotonic()
+        pauses, silent = _pauses(), None
         t, call = wanted.expected.t, wanted.expected.call
         while not wanted.given_up():
             request = Frame(Kind.PULL, self._run, self.site.number, t, call, body=wire.pack_rounds(rounds))
             try:
                 answer = await self._attempt(contact, request, wanted)
-                pauses, begun = _pauses(), time.monotonic()
+                pauses, silent = _pauses(), None
                 if answer.kind != Kind.WAIT:
                     contact.waiting = ""
                     return answer
                 contact.waiting = f"is in round {answer.t}"
+                await asyncio.sleep(next(pauses))  # who means harm may answer at once, and for ever
+                continue
             except FrameError as error:
                 self.refused(contact.about.name, str(error))
                 contact.waiting = f"sent what was refused: {error}"
             except grpc.aio.AioRpcError as error:
                 contact.waiting = _reason(error)
                 if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:  # it is there, and has enough of this site
-                    begun = time.monotonic()
-            known = t > 0 or contact.heard is not None
-            if self.site.patience and known and time.monotonic() - begun > self.site.patience:
+                    silent = None
+            now, known = time.monotonic(), t > 0 or contact.heard is not None
+            silent = now if silent is None else silent
+            if self.site.patience and known and now - silent > self.site.patience:
                 return Answer(Kind.WAIT, contact.t)
             await asyncio.sleep(next(pauses))
         return Answer(Kind.JOIN, contact.t)
