@@ -160,6 +160,7 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def pull(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """A message, or why there is none."""
         name = _name(context)
+        who = f"{name} ({context.peer()})"  # gRPC forgets it when it cuts a call off
         async with self._admitted(name, context) as turn:
             try:
                 frame, contact = self._understood(await _only(requests), name)
@@ -171,7 +172,7 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
                         turn.tag = Tag(frame.t, frame.call)
                     yield data
             except FrameError as error:
-                self.refused(f"{name} ({context.peer()})", str(error))
+                self.refused(who, str(error))
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
 
     def _understood(self, request: bytes, name: str) -> tuple[Frame, Contact]:
