@@ -73,7 +73,10 @@ class FrontDesk:
 
     def _introduce(self, name: str) -> Contact | None:
         """A neighbour whom the operator has admitted since, by a file of its own."""
-        check_name(name)
+        try:
+            check_name(name)
+        except ConfigError:
+            return None  # no site can have it
         path = self.folder / NEIGHBOURS_FOLDER / f"{name}.toml"
         if not path.is_file():
             return None

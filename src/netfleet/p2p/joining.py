@@ -68,6 +68,7 @@ async def _knock(node: Node, j: int) -> Answer:
                     contact.waiting = "says that the training is over" if answer.kind == Kind.DONE else ""
                     return answer
                 except FrameError as error:
+                    node.log.refused(contact.about.name, str(error))
                     contact.waiting = f"sent what was refused: {error}"
                 except grpc.aio.AioRpcError as error:
                     contact.waiting = f"says {error.details()}"
