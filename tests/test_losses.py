@@ -9,9 +9,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
-from test_node import DIGITS
 from torch import Tensor
-from trial import Trial, free_ports, trial
 
 from netfleet import make_topology, simulate
 from netfleet.cli import main
@@ -20,6 +18,8 @@ from netfleet.experiment import build_setting, build_topology
 from netfleet.p2p.status import components, invariant
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.synthetic import Quadratics
+from test_node import DIGITS
+from trial import Trial, free_ports, trial
 
 M = 5
 QUADRATICS: dict[str, Any] = {
@@ -141,6 +141,8 @@ def test_a_site_leaves(tmp_path: Path, capsys: Any) -> None:
         assert sites.model("s3")["x"].shape == (6,)
         whys = {event["why"] for name in rest for event in sites.events(name, "lost")}
         assert whys == {"has left"}
+        assert main(["node", str(sites.folder / "s3")]) == 2
+        assert "s3 has left the training after round" in capsys.readouterr().err
 
 
 def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
@@ -156,6 +158,7 @@ def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
         assert set(sites.wait().values()) == {0}
         names = [*sites.names, "new"]
         assert gap(sites, names) < 1e-12
+        assert not any(sites.events(name, "apart") for name in names)
         old, new = quadratics(), quadratics(M + 1)
         A, b = torch.cat([old.A, new.A[M:]]), torch.cat([old.b, new.b[M:]])
         expected = torch.linalg.solve(A.sum(dim=0), (A @ b[..., None]).sum(dim=0))[:, 0]

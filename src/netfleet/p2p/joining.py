@@ -21,7 +21,7 @@ from netfleet.errors import FrameError, TransportError
 from netfleet.history import History
 from netfleet.p2p.site import NEVER
 from netfleet.p2p.sites import LEAVE_FILE, RUN_FOLDER
-from netfleet.p2p.transport import Answer, Wanted
+from netfleet.p2p.transport import Answer, Wanted, reason
 from netfleet.p2p.wire import Expected, Kind
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ async def _knock(node: Node, j: int) -> Answer:
                     node.log.refused(contact.about.name, str(error))
                     contact.waiting = f"sent what was refused: {error}"
                 except grpc.aio.AioRpcError as error:
-                    contact.waiting = f"says {error.details()}"
+                    contact.waiting = reason(error)
                 await asyncio.sleep(0.5)
     except TimeoutError:
         return Answer(Kind.WAIT, -1)
