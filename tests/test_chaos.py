@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from test_node import DIGITS
 from trial import ACCIDENTS, Trial, arm, trial
 

@@ -9,9 +9,7 @@ from typing import Any
 import networkx as nx
 import pytest
 import torch
-from test_node import DIGITS
 from torch import Tensor
-from trial import Trial, free_ports, trial
 
 from netfleet import make_topology, simulate
 from netfleet.cli import main
@@ -20,6 +18,8 @@ from netfleet.experiment import build_setting, build_topology
 from netfleet.p2p.status import components, invariant
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.synthetic import Quadratics
+from test_node import DIGITS
+from trial import Trial, free_ports, trial
 
 M = 5
 QUADRATICS: dict[str, Any] = {

@@ -12,11 +12,11 @@ from typing import Any
 
 import tomli_w
 import torch
+
+from netfleet.config import read_toml
 from test_losses import QUADRATICS, check_optimum, gap, optimum, quadratics
 from test_node import DIGITS
 from trial import Trial, free_ports, trial
-
-from netfleet.config import read_toml
 
 RING: dict[str, Any] = {**DIGITS, "rounds": 40, "topology": {"kind": "ring", "workers": 4}}
 
