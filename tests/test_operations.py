@@ -115,9 +115,7 @@ def test_sites_end_where_the_simulator_does(tmp_path: Path, changes: dict[str, A
             assert (sites.state(name)["x"][0] - expected[i]).abs().max() <= 1e-10
 
 
-@pytest.mark.parametrize(
-    "words", [["node", "nowhere"], ["node", "a", "b", "c"], ["status", "nowhere"], ["up", "nowhere"]]
-)
+@pytest.mark.parametrize("words", ["node nowhere", "node a b c", "node leave nowhere", "status nowhere", "up nowhere"])
 def test_a_wrong_folder_is_a_clear_error(words: str, capsys: Any) -> None:
     assert main(words.split()) == 2
     error = capsys.readouterr().err
