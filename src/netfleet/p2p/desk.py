@@ -62,7 +62,7 @@ class FrontDesk:
 
     def meet(self, name: str) -> Contact | None:
         with self._lock:
-            for contact in self.contacts.values():
+            for contact in list(self.contacts.values()):
                 if contact.about.name == name:
                     return contact
             try:
@@ -127,7 +127,7 @@ class FrontDesk:
         return Frame(Kind.JOINED, self._run, self.site.number, t)
 
     def _write_links(self) -> None:
-        text = json.dumps({str(j): t for j, t in self.hood.since.items() if t != NEVER}, indent=1)
+        text = json.dumps({str(j): t for j, t in list(self.hood.since.items()) if t != NEVER}, indent=1)
         write_atomically(self.folder / LINKS_FILE, lambda file: file.write(text.encode()))
 
     def model(self) -> Message:

@@ -184,7 +184,7 @@ class Node:
         self.log.event("lost", level="warning", neighbour=self.desk.name(j), round=t, why=_why(answer))
 
     def _check_company(self, t: int) -> None:
-        if not joining.agreed(self):
+        if not self.hood.agreed():
             raise TransportError(
                 f"{self.site.name} has no neighbour left in round {t}: all are gone, or have dropped this site. Its "
                 f"state is kept; take part again with the others' current model: netfleet node {self.folder} --rejoin"
