@@ -8,7 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from netfleet.p2p.ask import Said, Whom
+from netfleet.p2p.ask import Said, Whom, _cleaned, is_sound
+from netfleet.p2p.report import SUMS
 from netfleet.p2p.status import components, print_json, print_status
 
 #: Of five sites on a path.
@@ -39,12 +40,12 @@ def answer(number: int, lost: tuple[int, ...] = (), apart: tuple[str, ...] = (),
         "state": "training",
         "round": 1234,
         "rounds": 9999,
-        "record": {"accuracy": 0.98765},
+        "record": {"accuracy": 0.98765, "consensus_error": None},
         "neighbours": links,
         "apart": list(apart),
         "refused": 1000,
         "certificate_days": 3650,
-        "sketches": [(8, [float(number - 2), 0.0])],
+        "sketches": [[8, [float(number - 2), *[0.0] * (SUMS - 1)]]],
     } | changes
 
 
@@ -109,6 +110,28 @@ def test_whom_a_site_waits_for() -> None:
     waits["neighbours"][0] |= {"waiting": "is in round 3", "heard": None}
     lines = printed({i: waits if i == 0 else answer(i) for i in range(5)})
     assert "north: waits for east, which is in round 3; never heard of" in lines
+
+
+def test_answers_are_checked() -> None:
+    good = answer(1)
+    assert is_sound(good, "east")
+    assert not is_sound(good, "north")
+    assert not any(is_sound(bad, "east") for bad in (None, [], "east", {}))
+    for key in set(good):
+        assert not is_sound({k: v for k, v in good.items() if k != key}, "east"), key
+        assert not is_sound({**good, key: [["x"]]}, "east"), key
+    for key in set(good["neighbours"][0]) - {"lag", "round"}:
+        links = [{**good["neighbours"][0], key: []}]
+        assert not is_sound({**good, "neighbours": links}, "east"), key
+    assert not is_sound({**good, "sketches": [[8, [1.0]]]}, "east")
+    assert not is_sound({**good, "record": {"accuracy": "1"}}, "east")
+
+
+def test_texts_of_answers_cannot_steer_a_terminal() -> None:
+    bad = answer(0, state="\x1b[2J[red]", apart=("\x1b[2J",), algorithm="\n")
+    lines = printed({0: _cleaned(bad)})
+    assert "\x1b" not in "".join(lines)
+    assert any("[red]" in line for line in lines)
 
 
 def test_nobody_answers() -> None:

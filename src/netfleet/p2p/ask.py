@@ -1,21 +1,46 @@
-"""Ask sites how they are."""
+"""Ask sites how they are. An answer may come from one that means harm: it is checked, and its texts are cleaned."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
 
+from netfleet.p2p.logs import printable
+from netfleet.p2p.report import SUMS
 from netfleet.p2p.sites import Neighbour, Site
 from netfleet.p2p.tls import Identity
 from netfleet.p2p.transport import STATUS, reason
+from netfleet.registry import fits
 
 #: Seconds for an answer, and the most bytes that it may have.
 WITHIN, MOST = 5.0, 4 << 20
+_ANSWER = {
+    "algorithm": str,
+    "state": str,
+    "round": int,
+    "rounds": int,
+    "refused": int,
+    "certificate_days": int,
+    "apart": list[str],
+    "neighbours": list[dict],  # type: ignore[type-arg]
+    "record": dict,
+    "sketches": list[list],  # type: ignore[type-arg]
+}
+_LINK = {
+    "name": str,
+    "number": int,
+    "heard": float | None,
+    "waiting": str,
+    "lost": int | None,
+    "there": bool,
+    "sent": int,
+    "received": int,
+}
 
 
 class Whom(NamedTuple):
@@ -59,4 +84,33 @@ async def _ask(site: Whom, credentials: grpc.ChannelCredentials, within: float) 
             return Said(site, None, f"did not answer within {within:g} s" if late else reason(error))
         except ValueError:
             return Said(site, None, "answered something that is not JSON")
-    return Said(site, table) if isinstance(table, dict) else Said(site, None, "answered something else")
+    if not is_sound(table, site.name):
+        return Said(site, None, "answered something that is no status of this site")
+    return Said(site, _cleaned(table))
+
+
+def is_sound(table: Any, name: str) -> bool:
+    """Whether it is what a site of this name says of itself."""
+    return (
+        _has(table, {"site": str, **_ANSWER})
+        and table["site"] == name
+        and all(_has(link, _LINK) for link in table["neighbours"])
+        and all(fits(value, float | None) for value in table["record"].values())
+        and all(len(sketch) == 2 and _is_sketch(*sketch) for sketch in table["sketches"])
+    )
+
+
+def _has(table: Any, kinds: Mapping[str, Any]) -> bool:
+    return isinstance(table, dict) and all(key in table and fits(table[key], kind) for key, kind in kinds.items())
+
+
+def _is_sketch(t: Any, sums: Any) -> bool:
+    return fits(t, int) and fits(sums, list[float]) and len(sums) == SUMS
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {printable(key): _cleaned(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(each) for each in value]
+    return printable(value) if isinstance(value, str) else value

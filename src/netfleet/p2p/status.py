@@ -12,6 +12,7 @@ import networkx as nx
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
+from rich.text import Text
 
 from netfleet.errors import CheckpointError
 from netfleet.history import History
@@ -97,7 +98,7 @@ def _table(said: Sequence[Said]) -> Table:
     table = _columns("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "cert.")
     newest = max((each.table["round"] for each in said if each.table), default=0)
     for each in said:
-        table.add_row(each.whom.name, *_cells(each.table, newest))
+        table.add_row(each.whom.name, *map(Text, _cells(each.table, newest)))
     return table
 
 
