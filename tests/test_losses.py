@@ -21,6 +21,8 @@ from netfleet.problems.synthetic import Quadratics
 from test_node import DIGITS
 from trial import Trial, free_ports, trial
 
+pytestmark = pytest.mark.slow
+
 M = 5
 QUADRATICS: dict[str, Any] = {
     "rounds": 300,

@@ -21,6 +21,8 @@ from test_losses import QUADRATICS, gap
 from test_node import DIGITS, simulated
 from trial import Trial, free_ports, trial
 
+pytestmark = pytest.mark.slow
+
 THREE: dict[str, Any] = {**QUADRATICS, "rounds": 200, "topology": {"kind": "ring", "workers": 3}}
 
 

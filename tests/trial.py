@@ -31,7 +31,7 @@ from netfleet.p2p.tls import load_identity
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["netfleet.p2p.node", "netfleet.p2p.process", "netfleet.problems", "trial"])
 #: Seconds after which a test gives up.
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def free_ports(count: int) -> list[int]:
