@@ -143,6 +143,8 @@ def test_a_site_leaves(tmp_path: Path, capsys: Any) -> None:
         assert sites.model("s3")["x"].shape == (6,)
         whys = {event["why"] for name in rest for event in sites.events(name, "lost")}
         assert whys == {"has left"}
+        assert main(["node", str(sites.folder / "s3")]) == 2
+        assert "s3 has left the training after round" in capsys.readouterr().err
 
 
 def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
@@ -158,6 +160,7 @@ def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
         assert set(sites.wait().values()) == {0}
         names = [*sites.names, "new"]
         assert gap(sites, names) < 1e-12
+        assert not any(sites.events(name, "apart") for name in names)
         old, new = quadratics(), quadratics(M + 1)
         A, b = torch.cat([old.A, new.A[M:]]), torch.cat([old.b, new.b[M:]])
         expected = torch.linalg.solve(A.sum(dim=0), (A @ b[..., None]).sum(dim=0))[:, 0]

@@ -162,7 +162,8 @@ class FrontDesk:
     def apart(self) -> list[int]:
         """Sites that nobody whom this one can reach has heard of for long.
 
-        News of a site k links away is at most 2k rounds old, so twice the number of sites is long.
+        News of a site k links away is at most 2k rounds old, so twice the number of sites is long. One that is about to
+        join is not missed yet.
         """
         t, long = self.outbox.t, 2 * len(self.known)
-        return [k for k, seen in sorted(self.known.items()) if t - seen > long and k != self.site.number]
+        return [k for k, seen in sorted(self.known.items()) if 0 <= seen < t - long and k != self.site.number]

@@ -20,7 +20,7 @@ from netfleet.engines.loop import Counted, Snapshot, begin
 from netfleet.errors import FrameError, TransportError
 from netfleet.history import History
 from netfleet.p2p.sites import LEAVE_FILE, RUN_FOLDER
-from netfleet.p2p.transport import Answer, Wanted
+from netfleet.p2p.transport import Answer, Wanted, reason
 from netfleet.p2p.wire import Expected, Kind
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ async def _knock(node: Node, j: int) -> Answer:
                     node.log.refused(contact.about.name, str(error))
                     contact.waiting = f"sent what was refused: {error}"
                 except grpc.aio.AioRpcError as error:
-                    contact.waiting = f"says {error.details()}"
+                    contact.waiting = reason(error)
                 await asyncio.sleep(0.5)
     except TimeoutError:
         return Answer(Kind.WAIT, -1)

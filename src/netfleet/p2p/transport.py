@@ -63,6 +63,8 @@ _CLIENT = [
 #: What may be said instead of a message.
 _SAYINGS = (Kind.WAIT, Kind.DROPPED, Kind.LEFT, Kind.DONE, Kind.JOINED)
 
+_REFUSALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
 #: Told of every refusal: who, and why.
 Refused = Callable[[str, str], None]
 
@@ -311,7 +313,7 @@ class Client:
                 self.refused(contact.about.name, str(error))
                 contact.waiting = f"sent what was refused: {error}"
             except grpc.aio.AioRpcError as error:
-                contact.waiting = _reason(error)
+                contact.waiting = reason(error)
                 if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:  # it is there, and has enough of this site
                     silent = None
             now, known = time.monotonic(), t > 0 or contact.heard is not None
@@ -391,7 +393,9 @@ def _pauses() -> Any:
         pause = min(2 * pause, most)
 
 
-def _reason(error: grpc.aio.AioRpcError) -> str:
-    """Why a call failed, in a few words."""
+def reason(error: grpc.aio.AioRpcError) -> str:
+    """Why a call failed, in a few words of which the other is the subject."""
     words = (error.details() or error.code().name).splitlines()[0]
-    return words if error.code() != grpc.StatusCode.UNAVAILABLE else f"cannot be reached ({words[-120:]})"
+    if error.code() == grpc.StatusCode.UNAVAILABLE:
+        return f"cannot be reached ({words.rpartition('last error: ')[2].removeprefix('UNKNOWN: ')[-160:]})"
+    return f"refuses: {words}" if error.code() in _REFUSALS else words
