@@ -75,7 +75,7 @@ def run_sites(method: Algorithm, problem: Quadratics, deaths: dict[int, int], ro
     air, hosts, found = Air(deaths), {}, {}
     for i in range(M):
         weights = {int(j): float(W[i, j]) for j in np.flatnonzero(W[i]) if j != i}
-        hosts[i] = SiteHost(problem.at([i]), Neighbourhood(M, i, weights), method, air.exchange_of(i, hosts))
+        hosts[i] = SiteHost(problem.at([i]), Neighbourhood(i, weights), method, air.exchange_of(i, hosts))
 
     def live(i: int) -> None:
         found[i] = train(hosts[i], method, min(rounds, deaths.get(i, rounds)), Silent())

@@ -64,7 +64,7 @@ def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
         tensors[_BUFFERS] = snapshot.buffers
     tensors |= {f"{_NETWORK}{name}": values for name, values in snapshot.network.items()}
     workers = list(host.problem.workers)
-    write_atomically(folder / _shard(snapshot.t, workers), lambda file: _write(file, tensors, {"run": run_hash}))
+    write_tensors(folder / _shard(snapshot.t, workers), tensors, {"run": run_hash})
     sent, used = host.census.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
     rows = torch.tensor([[i, workers[0]] for i in workers])
     hosted = host.census.every(rows, workers).tolist()  # all have written by now
@@ -87,6 +87,11 @@ def _forget(folder: Path, t: int, shards: Iterable[str]) -> None:
     for path in folder.glob("checkpoint-*.safetensors"):
         if path.name not in shards and int(path.name.split("-")[1]) <= t:
             path.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file, whole or not at all."""
+    write_atomically(path, lambda file: _write(file, tensors, metadata))
 
 
 def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

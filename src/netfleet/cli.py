@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netfleet.errors import ConfigError, NetfleetError
-from netfleet.p2p.commands import add_plan
+from netfleet.p2p.commands import add_peers
 from netfleet.registry import make_importable
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_theory(commands)
     _add_topology(commands)
     _add_algorithms(commands)
-    add_plan(commands)
+    add_peers(commands)
     _add_bench(commands)
     _add_reproduce(commands)
     return parser

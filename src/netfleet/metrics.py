@@ -30,18 +30,29 @@ def consensus_error(x: Tensor, census: Census = _WHOLE, m: int | None = None) ->
 
 def tracking_error(state: Any, census: Census = _WHOLE) -> Tensor | None:
     """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
-    names = set(state._fields)
-    if "c" in names:
-        pair: tuple[Tensor, ...] = (state.c,)
-    elif "v_i" in names:
-        pair = (state.v, state.v_i)
-    elif "y" in names and names & {"g", "u"}:
-        pair = (state.y, state.g if "g" in names else state.u)
-    else:
+    pair = _conserved(state)
+    if pair is None:
         return None
     blocks = zip(*(torch.split(vector, _BLOCK, dim=1) for vector in pair), strict=True)
     total = torch.cat([census.total(_difference(*block)) for block in blocks])
     return total.norm()  # type: ignore[no-any-return]
+
+
+def conserved_gap(state: Any) -> Tensor | None:
+    """yᵢ − gᵢ, or what takes its place, of every row, `[rows, d]`; None for states that track nothing."""
+    pair = _conserved(state)
+    return None if pair is None else _difference(*pair)
+
+
+def _conserved(state: Any) -> tuple[Tensor, ...] | None:
+    names = set(state._fields)
+    if "c" in names:
+        return (state.c,)
+    if "v_i" in names:
+        return state.v, state.v_i
+    if "y" in names and names & {"g", "u"}:
+        return state.y, state.g if "g" in names else state.u
+    return None
 
 
 def _difference(first: Tensor, second: Tensor | None = None) -> Tensor:
@@ -72,11 +83,12 @@ def measure(
     record = _scores(problem, mean, shared, test_samples) if census.keeps else {}
     if full:
         record |= _worker_scores(problem, x, buffers, worker_test_samples, census)
-    consensus = consensus_error(x, census, m)
-    record["consensus_error"] = consensus.item()
+    everyone = m == problem.m  # a site that knows of itself only cannot say how far it is from the others
+    consensus = consensus_error(x, census, m) if everyone else None
+    record["consensus_error"] = None if consensus is None else consensus.item()
     if full and gradient:
         record |= _objective(problem, mean, gradient_samples, census, consensus)
-    error = tracking_error(state, census) if m == problem.m else None
+    error = tracking_error(state, census) if everyone else None
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
@@ -108,7 +120,7 @@ def _spread(name: str, values: Tensor | None) -> Record:
     }
 
 
-def _objective(problem: Problem, mean: Tensor, limit: int, census: Census, consensus: Tensor) -> Record:
+def _objective(problem: Problem, mean: Tensor, limit: int, census: Census, consensus: Tensor | None) -> Record:
     """f and ∇f at x̄: each host's workers in proportion to their number, from as many samples for each worker."""
     rows, m = len(problem.workers), census.count(problem.m)
     value, slope = problem.objective(mean, -(-limit // m) * rows)
@@ -118,5 +130,5 @@ def _objective(problem: Problem, mean: Tensor, limit: int, census: Census, conse
     return {
         "train_loss": value.item(),
         "grad_norm2": norm2.item(),
-        "stationarity": (norm2 + consensus.to(norm2.device)).item(),
+        "stationarity": None if consensus is None else (norm2 + consensus.to(norm2.device)).item(),
     }

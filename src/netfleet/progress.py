@@ -24,6 +24,9 @@ class Display(Protocol):
     def record(self, record: dict[str, Any]) -> None:
         """An evaluation was taken."""
 
+    def note(self, text: str) -> None:
+        """Something to know about the run right now; empty: no more."""
+
     def end(self) -> None:
         """The run is over."""
 
@@ -37,6 +40,7 @@ class Quiet:
     def begin(self, label: str, done: int, rounds: int) -> None: ...
     def round(self, t: int) -> None: ...
     def record(self, record: dict[str, Any]) -> None: ...
+    def note(self, text: str) -> None: ...
     def end(self) -> None: ...
     def skip(self, label: str) -> None: ...
 
@@ -70,14 +74,14 @@ class Live:
     def begin(self, label: str, done: int, rounds: int) -> None:
         self._begun += 1
         self.label = f"[{self._begun}/{self.runs}] {label}" if self.runs > 1 else label
-        self._rounds, self._said = rounds, 0
+        self._rounds, self._said, self._measured = rounds, 0, ""
         self._task = self._progress.add_task(self.label.replace("[", r"\["), total=rounds, completed=done, note="")
 
     def round(self, t: int) -> None:
         self._progress.update(self._task, completed=t)
 
     def record(self, record: dict[str, Any]) -> None:
-        note = describe(record)
+        self._measured = note = describe(record)
         self._progress.update(self._task, note=note)
         quarters = 4 * record["round"] // self._rounds
         if not self.console.is_terminal and quarters > self._said:  # a log gets four lines a run
@@ -85,6 +89,9 @@ class Live:
             line = f"{self.label}: round {record['round']}/{self._rounds}  {note}{self.aside()}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
             self.console.file.flush()
+
+    def note(self, text: str) -> None:
+        self._progress.update(self._task, note=text.replace("[", r"\[") or self._measured)
 
     def end(self) -> None:
         self._progress.stop_task(self._task)
@@ -196,4 +203,5 @@ def describe(record: dict[str, Any]) -> str:
         quality = f"‖x̄ − x*‖² {record['distance2']:.2e}"
     else:
         quality = f"loss {record['loss']:.4g}"
-    return f"{quality}  consensus error {record['consensus_error']:.1e}"
+    apart = record["consensus_error"]
+    return quality if apart is None else f"{quality}  consensus error {apart:.1e}"

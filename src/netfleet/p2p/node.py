@@ -1,180 +1,273 @@
 """One site at work: trains with its neighbours, round by round, and goes on from its disk after any crash.
 
-The training loop is everyone's (`engines/loop.py`) and runs in the main thread; the network runs in a thread of its
-own, and `Bridge` is the one place where the first waits for the second.
+The training loop is everyone's (`engines/loop.py`) and runs in the main thread; the network runs in another. In round t
+a site (1) has made its state durable, (2) serves its message, (3) pulls its neighbours' and (4) computes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import functools
 import time
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import TimeoutError as NotYet
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
 from netfleet.compression import make_algorithm
 from netfleet.config import Experiment
 from netfleet.engines.block import Content, Tag
-from netfleet.engines.loop import Snapshot, train
-from netfleet.errors import TransportError
+from netfleet.engines.loop import Host, Snapshot, Start, train
+from netfleet.errors import ConfigError, TransportError
 from netfleet.experiment import build_problem, open_run
 from netfleet.history import History
+from netfleet.p2p import joining
+from netfleet.p2p.bridge import Bridge
+from netfleet.p2p.desk import FrontDesk
+from netfleet.p2p.logs import Log
+from netfleet.p2p.model import MODEL_FILE, write_model
 from netfleet.p2p.outbox import Outbox
-from netfleet.p2p.site import Neighbourhood, SiteHost
-from netfleet.p2p.sites import Site
+from netfleet.p2p.report import Report
+from netfleet.p2p.site import SiteHost, check_losable
+from netfleet.p2p.sites import LEAVE_FILE, RUN_FOLDER, Site
 from netfleet.p2p.tls import Identity
-from netfleet.p2p.transport import Answer, Client, Contact, Refused, Server, serve
-from netfleet.p2p.wire import Expected, Frame, Kind
+from netfleet.p2p.transport import Answer, Client, Server, Wanted, serve
+from netfleet.p2p.waiting import Waiting
+from netfleet.p2p.wire import Expected, Kind
 from netfleet.problems.pool import one_intra_op_thread
 from netfleet.progress import Display
 from netfleet.recorder import RunRecorder
 
 #: Seconds for which a site that is done stays for neighbours that cannot be reached.
-LINGER = 60.0
-_T = TypeVar("_T")
+LINGER = 600.0
+#: Seconds for which a site that is done, as all others are, still answers them.
+LAST_WORDS = 5.0
 
 
-class Bridge:
-    """An event loop in a thread, and the way to wait for it that signals can interrupt."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="network", daemon=True)
-        self._thread.start()
-
-    def wait(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Do it over there, and wait for it here."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            while True:
-                try:
-                    return future.result(timeout=0.5)
-                except NotYet:
-                    if future.done():
-                        raise
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """End the loop and its thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=5)
+class Left(Exception):
+    """The site was asked to leave; it has done so many rounds."""
 
 
 class Node:
     """A site's process."""
 
-    def __init__(self, folder: Path, site: Site, experiment: Experiment, identity: Identity, refused: Refused) -> None:
+    def __init__(
+        self, folder: Path, site: Site, experiment: Experiment, identity: Identity, log: Log, linger: float = LINGER
+    ) -> None:
         self.folder, self.site, self.experiment, self.identity = folder, site, experiment, identity
-        self.refused, self.outbox = refused, Outbox()
-        self.contacts = {each.number: Contact(each) for each in site.neighbours}
-        weights = {each.number: each.weight for each in site.neighbours}
-        self.hood = Neighbourhood(site.workers, site.number, weights)
+        self.log, self.linger = log, linger
+        (self.run_config,) = experiment.runs()
+        self.algorithm = make_algorithm(self.run_config.config["algorithm"])
+        self.outbox = Outbox()
+        self.desk = FrontDesk(folder, site, experiment.rounds, self.outbox, log.refused)
+        self.hood = self.desk.hood
+        self._check_losable()
+        self.report = Report(site, self.desk, identity, experiment.rounds, self.algorithm)
+        self.report.refused = log.refusals.total
+        self.desk.report = self.report.table
         self._run = bytes.fromhex(site.run)
-        self._done: set[int] = set()  # neighbours that need nothing more
-        self._told: set[int] = set()  # neighbours that know that this site is done
-        self.finished = False
 
-    def run(self, display: Display) -> History:
-        """Train to the end and return the site's own History."""
-        (run,) = self.experiment.runs()
-        history, start = open_run(run, self.folder / "run", True, self.experiment.engine)
-        algorithm = make_algorithm(run.config["algorithm"])
-        seed, engine = run.seed, self.experiment.engine
-        problem = build_problem(self.experiment.problem, self.site.workers, seed, engine).at([self.site.number])
-        self.bridge = Bridge()
+    def _check_losable(self) -> None:
         try:
-            self._server, self._client = self.bridge.wait(self._connect())
-            self.host = SiteHost(problem, self.hood, algorithm, self.exchange, self.outbox)
-            rounds, evaluation = self.experiment.rounds, self.experiment.evaluation
-            recorder = RunRecorder(history, algorithm, rounds, evaluation, 1, display)
-            display.begin(self.site.name, history.resumed, rounds)
-            with one_intra_op_thread():
-                history.final = train(self.host, algorithm, rounds, recorder, start)
-            self._finish(history.final)
+            check_losable(self.algorithm)
+        except ConfigError as error:
+            self.desk.losable = error
+            if self.site.patience:
+                raise
+
+    def run(self, display: Display, rejoin: bool = False) -> History:
+        """Train to the end, or until the site leaves, and return its own History."""
+        history, start = self._open()
+        problem = self._problem()
+        self.bridge, self.waiting = Bridge(), Waiting(self.desk, self.log, display)
+        try:
+            self.client = self.bridge.wait(self._make_client())
+            self.host = SiteHost(problem, self.hood, self.algorithm, self.exchange, self.outbox)
+            if rejoin:
+                joining.join(self, history)
+                history, start = self._open()
+            self._begin(history, start)
+            display.begin(self.site.name, history.resumed, self.experiment.rounds)
+            history.final = self._train(history, start, display)
             return history
         finally:
             display.end()
             self._hang_up()
 
-    async def _connect(self) -> tuple[Any, Client]:
-        self._handler = Server(self.site, self.outbox, self.contacts, self.refused, self._standing, self.status)
-        return await serve(self.site, self.identity, self._handler), Client(self.site, self.identity, self.refused)
+    def _open(self) -> tuple[History, Start | None]:
+        return open_run(self.run_config, self.folder / RUN_FOLDER, True, self.experiment.engine)
+
+    def _problem(self) -> Any:
+        workers = max(self.site.workers, self.site.number + 1)
+        seed, engine = self.run_config.seed, self.experiment.engine
+        return build_problem(self.experiment.problem, workers, seed, engine).at([self.site.number])
+
+    def _begin(self, history: History, start: Start | None) -> None:
+        """Open the doors; whoever was dropped by all its neighbours has nothing to open them for."""
+        if start is not None:
+            self.host.recall(start(self.host.problem.workers).network)
+        self.desk.start(history.resumed)
+        self._check_company(history.resumed)
+        self.desk.snapshot = functools.partial(joining.durable_model, self, history)
+        self._server = self.bridge.wait(self._serve())
+        self.log.event("started", round=history.resumed, rounds=self.experiment.rounds, listens=self.site.listen)
+
+    async def _make_client(self) -> Client:
+        return Client(self.site, self.identity, self.log.refused)
+
+    async def _serve(self) -> Any:
+        self._handler = Server(self.site, self.outbox, self.desk, self.log.refused)
+        return await serve(self.site, self.identity, self._handler)
+
+    def _train(self, history: History, start: Start | None, display: Display) -> Snapshot:
+        rounds, evaluation = self.experiment.rounds, self.experiment.evaluation
+        recorder = SiteRecorder(self, history, self.algorithm, rounds, evaluation, 1, display)
+        with one_intra_op_thread():
+            try:
+                final = train(self.host, self.algorithm, rounds, recorder, start)
+                self._finish(final)
+            except Left:
+                final = recorder.last
+                self._depart(final)
+        return final
 
     def _hang_up(self) -> None:
         async def close() -> None:
-            if hasattr(self, "_client"):
-                await self._client.close()
+            if hasattr(self, "client"):
+                await self.client.close()
+            if hasattr(self, "_server"):
                 await self._server.stop(grace=1)
 
         self.bridge.wait(close())
         self.bridge.close()
+
+    # ---- a round ----
 
     def exchange(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content) -> None:
         """Serve this site's message, and pull those of its neighbours into the stack."""
         own = stack[need.index(self.site.number)]
         self.outbox.post(tag, content.words, own)
         rows = {j: stack[row] for row, j in enumerate(need) if j != self.site.number}
-        for j, answer in self.bridge.wait(self._pull_all(tag, rows, content)).items():
+        with self.waiting:
+            answers = self.bridge.wait(self._pull_all(tag, rows, content), self.waiting.glance)
+        for j, answer in answers.items():
             if answer.kind != Kind.CHUNK:
-                self._lose(j, tag, answer)
                 rows[j].copy_(own)  # nothing flows over the link
+                self._without(j, tag.t, answer)
+        self._check_company(tag.t)
 
     async def _pull_all(self, tag: Tag, rows: dict[int, Tensor], content: Content) -> dict[int, Answer]:
+        rounds = self.desk.gossip()
         async with asyncio.TaskGroup() as group:
-            tasks = {j: group.create_task(self._pull(j, tag, row, content)) for j, row in rows.items()}
+            tasks = {j: group.create_task(self._pull(j, tag, row, content, rounds)) for j, row in rows.items()}
         return {j: task.result() for j, task in tasks.items()}
 
-    async def _pull(self, j: int, tag: Tag, row: Tensor, content: Content) -> Answer:
-        expected = Expected(self._run, j, *tag, content.words, row.numel())
-        return await self._client.pull(
-            self.contacts[j], expected, row.numpy().data.cast("B"), lambda: content.finite(row)
+    async def _pull(self, j: int, tag: Tag, row: Tensor, content: Content, rounds: Sequence[int]) -> Answer:
+        wanted = Wanted(
+            Expected(self._run, j, *tag, content.words, row.numel()),
+            row.numpy().data.cast("B"),
+            lambda: content.finite(row),
+            lambda: not self.hood.there(j, tag.t),
         )
+        return await self.client.pull(self.desk.contacts[j], wanted, rounds)
 
-    def _lose(self, j: int, tag: Tag, answer: Answer) -> None:
-        self.host.drop(j, tag.t)
-        if not self.hood.neighbours():
-            raise TransportError(f"{self.site.name} has no neighbour left")
+    def _without(self, j: int, t: int, answer: Answer) -> None:
+        """Go on without neighbour j from round t on."""
+        if answer.kind == Kind.JOIN:
+            self.log.event("returns", neighbour=self.desk.name(j), without_from=t, again_from=self.desk.first(j))
+            return
+        if self.desk.losable is not None:
+            raise TransportError(f"{self.desk.name(j)} {_why(answer)}, and {self.desk.losable}")
+        self.host.drop(j, t)
+        self.log.event("lost", level="warning", neighbour=self.desk.name(j), round=t, why=_why(answer))
 
-    def _standing(self, j: int, request: Frame) -> Frame | None:
-        """What neighbour j is told instead of a message."""
-        if j in self.hood.lost:
-            return Frame(Kind.DROPPED, self._run, self.site.number, self.hood.lost[j])
-        if request.t >= self.experiment.rounds:
-            self._done.add(j)  # it asks for what comes after the end: it has all it needs
-            if self.finished:
-                self._told.add(j)
-                return Frame(Kind.DONE, self._run, self.site.number, self.experiment.rounds)
-        return None
+    def _check_company(self, t: int) -> None:
+        if not joining.agreed(self):
+            raise TransportError(
+                f"{self.site.name} has no neighbour left in round {t}: all are gone, or have dropped this site. Its "
+                f"state is kept; take part again with the others' current model: netfleet node {self.folder} --rejoin"
+            )
+
+    # ---- the end ----
 
     def _finish(self, final: Snapshot) -> None:
-        """Stay until all neighbours have what they need of this site."""
-        self.finished = True
-        self.outbox.t = self.experiment.rounds - 1
+        """Write the model, and stay until all neighbours have what they need of this site."""
+        self._write_model(final)
+        self.desk.finished = True
         self._handler.announce()
-        self.bridge.wait(self._linger())
+        self.log.event("finished", round=final.t, model=self.folder / MODEL_FILE)
+        self.bridge.wait(self._stay())
 
-    async def _linger(self) -> None:
-        expected = Expected(self._run, 0, self.experiment.rounds, 0, "", 0)
-        for j in self.hood.neighbours():
-            if j not in self._done:
-                try:
-                    async with asyncio.timeout(LINGER):
-                        await self._client.pull(
-                            self.contacts[j], expected._replace(sender=j), memoryview(bytearray()), lambda: True
-                        )
-                    self._done.add(j)
-                except TimeoutError:
-                    pass
-        until = time.monotonic() + 5
-        while time.monotonic() < until and not set(self.hood.neighbours()) <= self._told:
+    async def _stay(self) -> None:
+        there = self.hood.neighbours(self.experiment.rounds)
+        async with asyncio.TaskGroup() as group:
+            for j in there:
+                group.create_task(self._see_off(j))
+        await self._answer_until(set(there))
+
+    async def _see_off(self, j: int) -> None:
+        """Wait until neighbour j is done too."""
+        contact, t = self.desk.contacts[j], self.experiment.rounds
+        wanted = Wanted(Expected(self._run, j, t, 0, "", 0), given_up=lambda: j in self.desk.done)
+        try:
+            async with asyncio.timeout(self.linger):
+                await self.client.pull(contact, wanted)
+        except TimeoutError:
+            self.log.event(
+                "unfinished", level="warning", neighbour=contact.about.name, why=contact.waiting, waited=self.linger
+            )
+
+    def _depart(self, final: Snapshot) -> None:
+        """Tell the neighbours that they go on without this site."""
+        self._write_model(final)
+        self.desk.left = final.t
+        self._handler.announce()
+        self.log.event("leaving", round=final.t, model=self.folder / MODEL_FILE)
+        there = set(self.hood.neighbours(final.t))
+        self.bridge.wait(self._answer_until(there, self.linger))
+        untold = [self.desk.name(j) for j in sorted(there - self.desk.told)]
+        self.log.event("left", round=final.t, untold=", ".join(untold))
+
+    async def _answer_until(self, told: set[int], seconds: float = LAST_WORDS) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not told <= self.desk.told:
             await asyncio.sleep(0.05)
 
-    async def status(self) -> bytes:
-        """What the operator sees."""
-        return b"{}"
+    def _write_model(self, final: Snapshot) -> None:
+        about = {"run": self.site.run, "site": self.site.name, "round": final.t}
+        write_model(self.folder / MODEL_FILE, self.host.problem, final, **about)
+
+
+class SiteRecorder(RunRecorder):
+    """Keeps a site's record; every round is durable, and then looked at."""
+
+    def __init__(self, node: Node, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.node = node
+        self._apart: list[int] = []
+
+    def take(self, snapshot: Snapshot, host: Host) -> None:
+        super().take(snapshot, host)
+        self.last, node = snapshot, self.node
+        node.report.see(snapshot, self.history.records[-1] if self.history.records else {})
+        self._look_around()
+        if (node.folder / LEAVE_FILE).exists() and snapshot.t < self.rounds:
+            raise Left
+
+    def _look_around(self) -> None:
+        desk, apart = self.node.desk, self.node.desk.apart()
+        if apart != self._apart:
+            self._apart = apart
+            rest = len(desk.known) - len(apart)
+            names = ", ".join(desk.name(k) for k in apart)
+            self.node.log.event("apart", level="warning", sites=names, goes_on_with=rest - 1)
+
+
+def _why(answer: Answer) -> str:
+    return {
+        Kind.WAIT: "did not answer for longer than this site's patience",
+        Kind.DROPPED: "has dropped this site",
+        Kind.LEFT: "has left",
+        Kind.DONE: "says that the training is over",
+    }.get(answer.kind, answer.kind.name)

@@ -24,6 +24,18 @@ def print_plan(plan: Plan, out: Path, console: Console, brought: Collection[str]
         _say(console, f"  {number}. {step}")
 
 
+def print_admission(site: Site, weight: float, folder: Path, console: Console) -> None:
+    """Say what to do so that a new site can join."""
+    names = ", ".join(each.name for each in site.neighbours)
+    _say(console, f"{site.name} is number {site.number}; each of its links has weight {weight:.6g}.")
+    _say(console, f"\nFirewall: let {site.name} ({parse_address(site.address, 'address').host}) in at {names}.")
+    _say(console, f"  {site.name}: {firewall(site)}")
+    _say(console, "\nNext")
+    _say(console, f"  1. {names}: put {folder / site.name / site.name}.toml into neighbours.d in the site's folder.")
+    _say(console, f"  2. Copy {folder / site.name} to the new site, over a channel that you trust.")
+    _say(console, f"  3. There: netfleet node {site.name}. Nobody has to restart.")
+
+
 def firewall(site: Site) -> str:
     """Which port must be open at a site, and for whom."""
     dialled, listened = parse_address(site.address, "address").port, parse_address(site.listen, "listen").port

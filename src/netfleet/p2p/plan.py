@@ -1,7 +1,7 @@
 """From an experiment and a list of sites to one folder per site: its row of W, its experiment and its certificate.
 
     DIR/NAME/      site.toml, experiment.toml, ca.pem, node.pem, node.key (not if the site brought a request)
-    DIR/operator/  plan.toml, ca.pem, node.pem, node.key: to ask the sites how they are
+    DIR/operator/  plan.toml, experiment.toml, ca.pem, node.pem, node.key: to ask the sites how they are
     DIR/ca/        ca.pem, ca.key: to make further certificates (not if the authority was given)
 
 All is made in memory first, so bad input leaves no trace; then in a hidden folder beside DIR, which becomes DIR.
@@ -160,19 +160,18 @@ def write_plan(
     if authority is None:
         files |= {"ca/ca.pem": tls.certificate_pem(signer.certificate), "ca/ca.key": tls.key_pem(signer.key)}
     try:
-        _write_folder(out, files)
+        write_folder(out, files)
     except OSError as error:
         raise ConfigError(f"cannot write to {out}: {error}; choose another --out") from None
 
 
 def _files(plan: Plan, experiment: Experiment, nodes: Nodes, authority: Authority, days: int) -> Files:
     ca = tls.certificate_pem(authority.certificate)
-    text = _toml(without_none(experiment.to_table()))
-    files = _below(tls.OPERATOR, {"ca.pem": ca, **_operator_files(plan, authority, days)})
+    text = toml(without_none(experiment.to_table()))
+    files = _below(tls.OPERATOR, {"ca.pem": ca, EXPERIMENT_FILE: text, **_operator_files(plan, authority, days)})
     for site, node in zip(plan.sites, nodes.nodes, strict=True):
-        head = _SITE_HEAD.format(name=site.name, version=version("netfleet"))
-        own = {SITE_FILE: _toml(site_table(site), head), EXPERIMENT_FILE: text, "ca.pem": ca}
-        files |= _below(site.name, own | _site_credentials(authority, node, days))
+        own = {SITE_FILE: toml(site_table(site), site_head(site.name)), EXPERIMENT_FILE: text, "ca.pem": ca}
+        files |= _below(site.name, own | site_credentials(authority, node, days))
     return files
 
 
@@ -183,11 +182,17 @@ def _below(folder: str, files: Files) -> Files:
 def _operator_files(plan: Plan, authority: Authority, days: int) -> Files:
     key = tls.new_key()
     certificate = tls.operator_certificate(authority, key.public_key(), days)
-    text = _toml(plan_table(plan), _PLAN_HEAD.format(version=version("netfleet")))
+    text = toml(plan_table(plan), _PLAN_HEAD.format(version=version("netfleet")))
     return {PLAN_FILE: text, "node.pem": tls.certificate_pem(certificate), "node.key": tls.key_pem(key)}
 
 
-def _site_credentials(authority: Authority, node: Node, days: int) -> Files:
+def site_head(name: str) -> str:
+    """What a site's file begins with."""
+    return _SITE_HEAD.format(name=name, version=version("netfleet"))
+
+
+def site_credentials(authority: Authority, node: Node, days: int) -> Files:
+    """A site's certificate, and its key unless it brought a request."""
     key = None if node.request else tls.new_key()
     public = pem.read_request(Path(node.request), node.name) if key is None else key.public_key()
     certificate = tls.site_certificate(authority, node.name, node.dialled.host, public, days)
@@ -195,7 +200,8 @@ def _site_credentials(authority: Authority, node: Node, days: int) -> Files:
     return files if key is None else files | {"node.key": tls.key_pem(key)}
 
 
-def _toml(table: Table, head: str = "") -> bytes:
+def toml(table: Table, head: str = "") -> bytes:
+    """A table as a file has it."""
     return (head + tomli_w.dumps(table)).encode()
 
 
@@ -203,7 +209,7 @@ def _put(content: bytes, file: BinaryIO) -> None:
     file.write(content)
 
 
-def _write_folder(out: Path, files: Files) -> None:
+def write_folder(out: Path, files: Files) -> None:
     """Write all files below `out` or none; keys can be read by their owner only, from the first byte on."""
     out.parent.mkdir(parents=True, exist_ok=True)
     hidden = out.parent / f".{out.name}-{secrets.token_hex(4)}.tmp"

@@ -23,33 +23,53 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from netfleet.algorithms import Algorithm
+from netfleet.algorithms import Algorithm, Mix
 from netfleet.census import Alone
+from netfleet.compression import Compressed
 from netfleet.engines.block import Block, Exchange, Tag
+from netfleet.errors import ConfigError
 from netfleet.p2p.outbox import Outbox
 from netfleet.problems.base import Problem
 
-_LOST, _LEDGER = "lost", "ledger/"
+_LOST, _SINCE, _LEDGER = "lost", "since", "ledger/"
+
+
+#: The first round of a link that is not agreed upon.
+NEVER = 1 << 62
 
 
 @dataclass
 class Neighbourhood:
     """The network as one site knows it: row i of W, without those who are gone or not there yet."""
 
-    m: int
     i: int
-    weights: Mapping[int, float]  # of the neighbours
+    weights: dict[int, float]  # of the neighbours
     lost: dict[int, int] = field(default_factory=dict)  # who is gone, and since which round
+    since: dict[int, int] = field(default_factory=dict)  # who came later, and the first round of the link
     varying: bool = True
     freezes: bool = False
 
-    def neighbours(self) -> list[int]:
-        """Who is there."""
-        return sorted(j for j in self.weights if j not in self.lost)
+    @property
+    def m(self) -> int:
+        """Workers that W has room for."""
+        return max(self.i, *self.weights, 0) + 1
+
+    def there(self, j: int, t: int) -> bool:
+        """Whether neighbour j takes part in round t."""
+        return j not in self.lost and self.since.get(j, 0) <= max(t, 0)
+
+    def neighbours(self, t: int) -> list[int]:
+        """Who is there in round t."""
+        return sorted(j for j in self.weights if self.there(j, t))
+
+    def add(self, j: int, t: int) -> None:
+        """From round t on the link to j is there, as if it were new."""
+        self.since[j] = t  # first this: whoever looks in between must not see the old link
+        self.lost.pop(j, None)
 
     def W(self, t: int = 0) -> csr_array:
         """Row i; those of the others are not known here."""
-        there = self.neighbours()
+        there = self.neighbours(t)
         own = 1 - sum(self.weights[j] for j in there)
         columns = np.array([self.i, *there])
         data = np.array([own, *(self.weights[j] for j in there)])
@@ -59,7 +79,7 @@ class Neighbourhood:
         """There is no server."""
 
     def sends(self, i: int, t: int = 0) -> int:
-        return len(self.neighbours())
+        return len(self.neighbours(t))
 
     def messages(self, t: int = 0) -> int:
         return self.sends(self.i, t)
@@ -83,15 +103,16 @@ class SiteHost(Block):
     ) -> None:
         super().__init__(problem, hood, exchange, Alone())
         self.hood, self.algorithm, self.outbox = hood, algorithm, outbox or Outbox()
-        self._t = -1  # the last round that was done
+        self._t = -1  # the round under way
         self.ledger: dict[int, Tensor] = {}
-        self._gone: set[int] = set()  # in the round under way
 
     def drop(self, j: int, t: int) -> None:
         """Neighbour j is gone from round t on; what came from it is taken back at the end of the round."""
-        if j not in self.hood.lost:
-            self.hood.lost[j] = t
-            self._gone.add(j)
+        self.hood.lost.setdefault(j, t)
+
+    def mixer(self, t: int) -> Mix:
+        self._t = t
+        return super().mixer(t)
 
     def took(self, tag: Tag, argument: int, need: Sequence[int], vectors: Tensor) -> None:
         carried = self.algorithm.conserves
@@ -99,27 +120,51 @@ class SiteHost(Block):
             return
         own, factor = vectors[need.index(self.hood.i)], self.algorithm.flow(tag.t)
         for row, j in enumerate(need):
-            if j != self.hood.i and j not in self._gone:
+            if j != self.hood.i:
                 flow = (vectors[row] - own).mul_(factor * self.hood.weights[j])[None]
                 self.ledger[j] = self.ledger[j].add_(flow) if j in self.ledger else flow
 
     def settle(self, state: Any) -> Any:
-        self._t += 1
         carried = self.algorithm.conserves
-        for j in sorted(self._gone):
-            back = self.ledger.pop(j, None)
-            if carried is not None and back is not None:
+        for j in [j for j in self.ledger if not self.hood.there(j, self._t)]:
+            back = self.ledger.pop(j)
+            if carried is not None:
                 state = state._replace(**{carried.field: getattr(state, carried.field) - back})
-        self._gone.clear()
         return state
 
     def memory(self) -> dict[str, Tensor]:
         kept = {f"{_LEDGER}{j}": values.clone() for j, values in self.ledger.items()}
-        lost = [[j, t] for j, t in sorted(self.hood.lost.items())]
-        return kept | self.outbox.memory(self._t) | {_LOST: torch.tensor(lost, dtype=torch.int64).reshape(-1, 2)}
+        links = {
+            _LOST: _pairs(self.hood.lost),
+            _SINCE: _pairs({j: t for j, t in self.hood.since.items() if t != NEVER}),
+        }
+        return kept | self.outbox.memory(self._t) | links
 
     def recall(self, memory: dict[str, Tensor]) -> None:
         names = [name for name in memory if name.startswith(_LEDGER)]
         self.ledger = {int(name.removeprefix(_LEDGER)): memory[name].clone() for name in names}
         self.outbox.recall(memory)
-        self.hood.lost = {int(j): int(t) for j, t in memory.get(_LOST, torch.empty(0, 2)).tolist()}
+        for j, t in memory.get(_SINCE, _pairs({})).tolist():
+            known = self.hood.since.get(j, NEVER)
+            self.hood.since[j] = t if known == NEVER else max(known, t)  # a later one was agreed upon since
+        lost = {j: t for j, t in memory.get(_LOST, _pairs({})).tolist() if t >= self.hood.since.get(j, 0)}
+        self.hood.lost = {j: t for j, t in lost.items() if j in self.hood.weights}
+
+
+def _pairs(values: Mapping[int, int]) -> Tensor:
+    return torch.tensor(sorted(values.items()), dtype=torch.int64).reshape(-1, 2)
+
+
+def check_losable(algorithm: Algorithm) -> None:
+    """Raise unless neighbours of sites that run this method may go and come."""
+    tracks = set(algorithm.State._fields) & {"y", "c"}  # type: ignore[attr-defined]
+    if isinstance(algorithm, Compressed):
+        raise ConfigError(
+            f"{algorithm.title} with compress: what neighbours remember of each other cannot be taken back, so a site "
+            f"that is lost must come back; use patience = 0, or leave compress out"
+        )
+    if algorithm.conserves is None and tracks:
+        raise ConfigError(
+            f"{algorithm.title} keeps a sum over all workers ({', '.join(sorted(tracks))}) but does not say how "
+            f"exchanges feed it; add conserves = Conserved(field, argument) to the method, or use patience = 0"
+        )

@@ -17,6 +17,12 @@ from netfleet.errors import ConfigError
 from netfleet.p2p.nodes import check_name, check_patience, parse_address
 
 SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.toml"
+#: In a site's folder: its history and checkpoints, and the file that asks it to leave.
+RUN_FOLDER, LEAVE_FILE = "run", "leave"
+#: Neighbours that came after the plan was made, a file each.
+NEIGHBOURS_FOLDER = "neighbours.d"
+#: In the operator's folder: sites that came after the plan was made.
+ADMITTED_FOLDER = "admitted"
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,11 @@ class Site:
         return len(self.digests)
 
     @property
+    def planned(self) -> bool:
+        """Whether the plan has it; others join later."""
+        return self.number < self.workers
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the site's row of W, by name."""
         row = [[each.number, each.name, each.weight] for each in self.neighbours]
@@ -99,7 +110,7 @@ def load_site(folder: Path) -> tuple[Site, Experiment]:
     site = _site(read_toml(path), path)
     _expect(folder / EXPERIMENT_FILE, "a site's folder")
     experiment = load_experiment(folder / EXPERIMENT_FILE)
-    if not 0 <= site.number < site.workers or site.digests[site.number] != site.digest:
+    if site.number < 0 or (site.planned and site.digests[site.number] != site.digest):
         raise ConfigError(
             f"{path}: name, number or weights are not those that were planned; restore the file, or plan again for all"
         )
@@ -124,6 +135,12 @@ def load_plan(folder: Path) -> Plan:
     if not found or found[0].run != plan.run:
         raise ConfigError(f"{path} does not have the sites and weights of run {plan.run[:12]}; restore the file")
     return replace(plan, sites=found)
+
+
+def admitted(folder: Path) -> list[Site]:
+    """The sites that came after the plan was made, by number, from the operator's folder."""
+    paths = sorted((folder / ADMITTED_FOLDER).glob("*.toml"))
+    return sorted((_site(read_toml(path), path) for path in paths), key=lambda site: site.number)
 
 
 def site_table(site: Site) -> Table:

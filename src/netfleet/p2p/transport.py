@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import grpc
 import grpc.aio
@@ -20,7 +20,7 @@ import grpc.aio
 from netfleet.engines.block import Tag
 from netfleet.errors import FrameError
 from netfleet.p2p import wire
-from netfleet.p2p.outbox import Outbox
+from netfleet.p2p.outbox import Message, Outbox
 from netfleet.p2p.sites import Neighbour, Site
 from netfleet.p2p.tls import OPERATOR, Identity
 from netfleet.p2p.wire import Assembly, Expected, Frame, Kind
@@ -48,14 +48,14 @@ _CLIENT = [
 ]
 
 #: What may be said instead of a message.
-_SAYINGS = (Kind.WAIT, Kind.DROPPED, Kind.LEFT, Kind.DONE)
+_SAYINGS = (Kind.WAIT, Kind.DROPPED, Kind.LEFT, Kind.DONE, Kind.JOINED)
 
 #: Told of every refusal: who, and why.
 Refused = Callable[[str, str], None]
 
 
 class Answer(NamedTuple):
-    """How an attempt to pull a message ended: `CHUNK` when it is there."""
+    """How an attempt ended: `CHUNK` when what was asked for is there."""
 
     kind: Kind
     t: int
@@ -67,27 +67,55 @@ class Contact:
 
     about: Neighbour
     t: int = -1  # the round that it was in when last heard of
-    heard: float = field(default_factory=time.monotonic)
+    heard: float | None = None  # when that was
     waiting: str = ""  # why it is waited for; empty: it is not
     received: int = 0  # bytes
     sent: int = 0
+
+    def hear(self, t: int) -> None:
+        """It gave a sign of life."""
+        self.t, self.heard = max(self.t, t), time.monotonic()
+
+
+class Wanted(NamedTuple):
+    """A message that is asked for: what it must be, where it goes, and when not to ask for it any more."""
+
+    expected: Expected
+    into: memoryview = memoryview(b"")
+    finite: Callable[[], bool] = lambda: True
+    given_up: Callable[[], bool] = lambda: False
+
+
+class Desk(Protocol):
+    """What a server answers from."""
+
+    def meet(self, name: str) -> Contact | None:
+        """Who has a certificate with this name, if it is a neighbour or may become one."""
+
+    def instead(self, j: int, request: Frame) -> Frame | None:
+        """What to tell neighbour j instead of a message, where there is something."""
+
+    def first(self, j: int) -> int:
+        """The first round of the link to neighbour j."""
+
+    def heard(self, j: int, t: int, rounds: Sequence[int]) -> None:
+        """Neighbour j is in round t, and knows these rounds of all sites."""
+
+    def join(self, j: int) -> Frame:
+        """Agree with j on the first round of a new link; durable before this returns."""
+
+    def model(self) -> Message:
+        """The model as it was last made durable."""
+
+    def status(self) -> bytes:
+        """How the site is, as JSON."""
 
 
 class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Answers neighbours, and the operator's questions."""
 
-    def __init__(
-        self,
-        site: Site,
-        outbox: Outbox,
-        contacts: Mapping[int, Contact],
-        refused: Refused,
-        standing: Callable[[int, Frame], Frame | None],
-        status: Callable[[], Awaitable[bytes]],
-    ) -> None:
-        """`standing(j, request)` is what to tell neighbour j instead of a message, where there is something."""
-        self.site, self.outbox, self.contacts, self.refused = site, outbox, contacts, refused
-        self._standing, self._status = standing, status
+    def __init__(self, site: Site, outbox: Outbox, desk: Desk, refused: Refused) -> None:
+        self.site, self.outbox, self.refused, self.desk = site, outbox, refused, desk
         self._run = bytes.fromhex(site.run)
         self._under_way: dict[str, int] = {}
         self._news = asyncio.Condition()
@@ -122,59 +150,75 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
         async with self._admitted(name, context):
             try:
                 frame, contact = self._understood(request, name)
+                async for answer in self._answers(frame, contact):
+                    data = answer.encode()
+                    contact.sent += len(data)
+                    yield data
             except FrameError as error:
                 self.refused(f"{name} ({context.peer()})", str(error))
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
-                return
-            async for answer in self._answers(frame, contact):
-                data = answer.encode()
-                contact.sent += len(data)
-                yield data
 
     def _understood(self, request: bytes, name: str) -> tuple[Frame, Contact]:
         """A request that may be answered, and whose it is."""
-        contact = self._neighbour(name)
+        contact = self.desk.meet(name)
         if contact is None:
             raise FrameError("its certificate is good, but it is not a neighbour")
         frame = wire.decode(request)
         wire.check_origin(frame, self._run, contact.about.number)
-        if frame.kind != Kind.PULL:
-            raise FrameError(f"a request {frame.kind.name} where PULL was due")
-        if not self.outbox.t - 1 <= frame.t <= self.outbox.t + 1:
-            raise FrameError(
-                f"a request for round {frame.t} while this site is in round {self.outbox.t}; neighbours are at most "
-                f"one round apart"
-            )
+        if frame.kind not in (Kind.PULL, Kind.JOIN, Kind.MODEL):
+            raise FrameError(f"a request {frame.kind.name} where PULL, JOIN or MODEL was due")
+        if frame.kind == Kind.PULL:
+            rounds = wire.unpack_rounds(frame.body)
+            if self.desk.instead(contact.about.number, frame) is None:
+                self._check_round(frame, self.desk.first(contact.about.number))
+            self.desk.heard(contact.about.number, frame.t, rounds)
         return frame, contact
 
+    def _check_round(self, frame: Frame, first: int) -> None:
+        """Neighbours are at most one round apart; one who comes anew may be ahead, but not of the first round."""
+        if not self.outbox.t - 1 <= frame.t <= max(self.outbox.t + 1, first):
+            raise FrameError(
+                f"a request for round {frame.t} while this site is in round {self.outbox.t}; neighbours are at most "
+                f"one round apart. A site that lost its disk can come back with netfleet node DIR --rejoin"
+            )
+
     async def _answers(self, frame: Frame, contact: Contact) -> AsyncIterator[Frame]:
-        number, tag = self.site.number, Tag(frame.t, frame.call)
-        contact.t, contact.heard = max(contact.t, frame.t), time.monotonic()
-        message = None
-        try:
-            async with asyncio.timeout(HOLD), self._news:
-                while (said := self._standing(contact.about.number, frame)) is None:
-                    if (message := self.outbox.get(tag)) is not None:
-                        break
-                    await self._news.wait()
-        except TimeoutError:
-            said = Frame(Kind.WAIT, self._run, number, self.outbox.t)
+        if frame.kind == Kind.JOIN:
+            yield await asyncio.to_thread(self.desk.join, contact.about.number)
+            return
+        said, message = await self._message(frame, contact)
         if said is not None:
             yield said
         elif message is not None:
-            for part in wire.message(self._run, number, *tag, message.words, message.data.numpy().data):
+            data = message.data.numpy().data
+            for part in wire.message(self._run, self.site.number, frame.t, frame.call, message.words, data):
                 yield part
+
+    async def _message(self, frame: Frame, contact: Contact) -> tuple[Frame | None, Message | None]:
+        """What was asked for, or what to say instead; the line is held until there is either."""
+        if frame.kind == Kind.MODEL:
+            return None, await asyncio.to_thread(self.desk.model)
+        tag = Tag(frame.t, frame.call)
+        try:
+            async with asyncio.timeout(HOLD), self._news:
+                while (said := self.desk.instead(contact.about.number, frame)) is None:
+                    if (message := self.outbox.get(tag)) is not None:
+                        return None, message
+                    await self._news.wait()
+                return said, None
+        except TimeoutError:
+            return Frame(Kind.WAIT, self._run, self.site.number, self.outbox.t), None
 
     async def status(self, request: bytes, context: Any) -> bytes:
         """What the operator, or a neighbour, may know."""
         name = _name(context)
         async with self._admitted(name, context):
-            if name != OPERATOR and self._neighbour(name) is None:
+            if name not in (OPERATOR, self.site.name) and self.desk.meet(name) is None:
                 self.refused(
                     f"{name} ({context.peer()})", "asked for the status, but is neither operator nor neighbour"
                 )
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, "neither operator nor neighbour")
-            return await self._status()
+            return await asyncio.to_thread(self.desk.status)
 
     @asynccontextmanager
     async def _admitted(self, name: str, context: Any) -> AsyncIterator[None]:
@@ -188,9 +232,6 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
             yield
         finally:
             self._under_way[name] -= 1
-
-    def _neighbour(self, name: str) -> Contact | None:
-        return next((c for c in self.contacts.values() if c.about.name == name), None)
 
 
 def _name(context: Any) -> str:
@@ -220,49 +261,63 @@ class Client:
         self._credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
         self._channels: dict[int, Any] = {}
 
-    async def pull(self, contact: Contact, expected: Expected, into: memoryview, finite: Callable[[], bool]) -> Answer:
+    async def pull(self, contact: Contact, wanted: Wanted, rounds: Sequence[int] = ()) -> Answer:
         """Ask until there is an answer that is final, or the site's patience is over (WAIT).
 
-        Patience counts from the last sign of life: a neighbour that answers "not yet" is waited for.
+        Patience counts from the first failure after an answer: a neighbour that answers "not yet" is waited for, and
+        one that was never there is too. One that comes anew is not asked for what it no longer has (JOIN).
         """
-        pauses = _pauses()
-        contact.heard = time.monotonic()
-        while True:
+        pauses, silent = _pauses(), None
+        t, call = wanted.expected.t, wanted.expected.call
+        while not wanted.given_up():
+            request = Frame(Kind.PULL, self._run, self.site.number, t, call, body=wire.pack_rounds(rounds))
             try:
-                answer = await self._attempt(contact, expected, into, finite)
-                pauses, contact.heard, contact.t = _pauses(), time.monotonic(), max(contact.t, answer.t)
+                answer = await self._attempt(contact, request, wanted)
+                pauses, silent = _pauses(), None
                 if answer.kind != Kind.WAIT:
                     contact.waiting = ""
                     return answer
-                contact.waiting = f"in round {answer.t}"
+                contact.waiting = f"is in round {answer.t}"
                 continue
             except FrameError as error:
                 self.refused(contact.about.name, str(error))
-                contact.waiting = f"refused: {error}"
+                contact.waiting = f"sent what was refused: {error}"
             except grpc.aio.AioRpcError as error:
                 contact.waiting = _reason(error)
-            if self.site.patience and time.monotonic() - contact.heard > self.site.patience:
+            now, known = time.monotonic(), t > 0 or contact.heard is not None
+            silent = now if silent is None else silent
+            if self.site.patience and known and now - silent > self.site.patience:
                 return Answer(Kind.WAIT, contact.t)
             await asyncio.sleep(next(pauses))
+        return Answer(Kind.JOIN, contact.t)
 
-    async def _attempt(
-        self, contact: Contact, expected: Expected, into: memoryview, finite: Callable[[], bool]
-    ) -> Answer:
-        request = Frame(Kind.PULL, self._run, self.site.number, expected.t, expected.call)
-        assembly = Assembly(expected, into)
+    async def join(self, contact: Contact) -> Answer:
+        """Ask a neighbour once to be taken as one: JOINED and the first round, or what it says instead."""
+        request = Frame(Kind.JOIN, self._run, self.site.number, -1)
+        return await self._attempt(contact, request, Wanted(Expected(self._run, contact.about.number, -1, 0, "", 0)))
+
+    async def model(self, contact: Contact, wanted: Wanted) -> Answer:
+        """Ask a neighbour once for its model."""
+        request = Frame(Kind.MODEL, self._run, self.site.number, wanted.expected.t)
+        return await self._attempt(contact, request, wanted)
+
+    async def _attempt(self, contact: Contact, request: Frame, wanted: Wanted) -> Answer:
+        assembly = Assembly(wanted.expected, wanted.into)
         call = self._channel(contact.about).unary_stream(PULL)(request.encode(), timeout=None)
         async for data in _in_time(call):
             contact.received += len(data)
             frame = wire.decode(data)
             if frame.kind in _SAYINGS:
                 wire.check_origin(frame, self._run, contact.about.number)
+                contact.hear(frame.t)
                 return Answer(frame.kind, frame.t)
             assembly.feed(frame)
         if not assembly.complete:
             raise FrameError("a truncated message: the stream ended before its last byte")
-        if not await asyncio.to_thread(finite):
+        if not await asyncio.to_thread(wanted.finite):
             raise FrameError("a message with a number that is not finite (NaN or infinity)")
-        return Answer(Kind.CHUNK, expected.t)
+        contact.hear(wanted.expected.t)
+        return Answer(Kind.CHUNK, wanted.expected.t)
 
     def _channel(self, about: Neighbour) -> Any:
         if about.number not in self._channels:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -33,6 +33,8 @@ from netfleet.errors import FrameError
 MAGIC, VERSION = b"NTFL", 1
 #: The largest body of a frame, and the longest description of a message.
 CHUNK, WORDS = 1 << 20, 1 << 10
+#: The most sites that a list of rounds has.
+SITES = 1 << 16
 _HEADER = struct.Struct("!4sBB32sIqIQQI")
 _CHECK = struct.Struct("!I")
 HEADER_SIZE = _HEADER.size + _CHECK.size
@@ -41,15 +43,16 @@ HEADER_SIZE = _HEADER.size + _CHECK.size
 class Kind(IntEnum):
     """What a frame says."""
 
-    PULL = 1  # give me your message (t, call)
+    PULL = 1  # give me your message (t, call); the body has the rounds that I know of all sites
     HEAD = 2  # here is one: what it is
     CHUNK = 3  # some of its bytes
     WAIT = 4  # not there yet; I am in round t
     DROPPED = 5  # you are no neighbour of mine since round t
     LEFT = 6  # I have left, or leave, and round t is the first without me
-    JOIN = 7  # take me as a neighbour from round t on
+    JOIN = 7  # take me as a neighbour
     JOINED = 8  # from round t on you are
-    DONE = 9  # round t is after the last: I have all I need
+    DONE = 9  # the training ended before round t
+    MODEL = 10  # give me your model
 
 
 class Frame(NamedTuple):
@@ -101,6 +104,18 @@ def message(run: bytes, sender: int, t: int, call: int, words: str, data: bytes 
     yield Frame(Kind.HEAD, run, sender, t, call, 0, len(view), words.encode())
     for start in range(0, len(view), CHUNK):
         yield Frame(Kind.CHUNK, run, sender, t, call, start, len(view), view[start : start + CHUNK])
+
+
+def pack_rounds(rounds: Sequence[int]) -> bytes:
+    """The rounds of all sites, by number, as the body of a frame."""
+    return struct.pack(f"!{len(rounds)}q", *rounds)
+
+
+def unpack_rounds(body: bytes | memoryview) -> tuple[int, ...]:
+    """The rounds of all sites that a frame's body has."""
+    if len(body) % 8 or len(body) > 8 * SITES:
+        raise FrameError(f"a list of rounds of {len(body)} bytes; expected 8 for each of at most {SITES} sites")
+    return struct.unpack(f"!{len(body) // 8}q", body)
 
 
 class Expected(NamedTuple):

@@ -1,0 +1,168 @@
+"""The state of all sites that were asked, for whoever looks after them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import networkx as nx
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from netfleet.errors import CheckpointError
+from netfleet.history import History
+from netfleet.p2p.ask import Said, ask_all, whom
+from netfleet.p2p.model import MODEL_FILE
+from netfleet.p2p.sites import RUN_FOLDER, SITE_FILE, Site, admitted, load_plan, load_site
+from netfleet.p2p.tls import OPERATOR, load_identity
+from netfleet.progress import in_words
+
+
+class Invariant(NamedTuple):
+    """‖Σ(y − g)‖ over some sites after round t, and the sum of their norms to compare it with."""
+
+    t: int
+    sites: int
+    norm: float
+    of: float
+
+
+def print_status(said: Sequence[Said], console: Console) -> None:
+    """A line for each site, then what can be said of all."""
+    console.print(_table(said))
+    for each in said:
+        for line in _remarks(each):
+            _say(console, line)
+    answers = [each.table for each in said if each.table is not None]
+    _say(console, _invariant_line(answers, len(said)))
+    groups = components(answers)
+    if len(groups) > 1:
+        parts = "; ".join(", ".join(group) for group in groups)
+        _say(console, f"These sites train in {len(groups)} groups that no longer reach each other: {parts}")
+
+
+def look(folder: Path) -> list[Said]:
+    """Ask all sites of a plan or operator's folder, or a site and its neighbours from its own."""
+    if (folder / SITE_FILE).is_file():
+        site, _ = load_site(folder)
+        return ask_all(whom([site, *site.neighbours]), load_identity(folder, site.name))
+    operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
+    sites = [*load_plan(operator).sites, *admitted(operator)]
+    return ask_all(whom(sites), load_identity(operator, OPERATOR))
+
+
+def print_json(said: Sequence[Said]) -> None:
+    """All that was answered, for programs."""
+    answers = [each.table for each in said if each.table is not None]
+    found = invariant(answers)
+    print(
+        json.dumps(
+            {
+                "sites": {each.whom.name: each.table or {"error": each.why} for each in said},
+                "invariant": None if found is None else found._asdict(),
+                "components": components(answers),
+            }
+        )
+    )
+
+
+def print_results(folder: Path, sites: Sequence[Site], console: Console) -> None:
+    """What every site had in the end, from its history."""
+    table = Table("site", "rounds", "accuracy", "sent", "model")
+    for site in sites:
+        path = folder / site.name
+        try:
+            history = History.load(path / RUN_FOLDER)
+            record = history.records[-1]
+        except (CheckpointError, IndexError):
+            table.add_row(site.name, "–", "–", "–", "–")
+            continue
+        model = path / MODEL_FILE
+        sent = decimal(record["bytes"])
+        table.add_row(site.name, str(record["round"]), _quality(record), sent, str(model) if model.exists() else "–")
+    console.print(table)
+
+
+def _table(said: Sequence[Said]) -> Table:
+    table = Table("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "certificate")
+    newest = max((each.table["round"] for each in said if each.table), default=0)
+    for each in said:
+        table.add_row(each.whom.name, *_cells(each.table, newest))
+    return table
+
+
+def _cells(answer: dict[str, Any] | None, newest: int) -> list[str]:
+    if answer is None:
+        return ["no answer", *["–"] * 7]
+    record, links = answer["record"], answer["neighbours"]
+    return [
+        answer["state"],
+        f"{answer['round']}/{answer['rounds']}",
+        str(newest - answer["round"]),
+        _quality(record),
+        decimal(sum(link["sent"] for link in links)),
+        decimal(sum(link["received"] for link in links)),
+        str(answer["refused"]),
+        f"{answer['certificate_days']} days",
+    ]
+
+
+def _quality(record: dict[str, Any]) -> str:
+    if record.get("accuracy") is not None:
+        return f"{100 * record['accuracy']:.1f} %"
+    return f"loss {record['loss']:.4g}" if record.get("loss") is not None else "–"
+
+
+def _remarks(said: Said) -> list[str]:
+    """What is worth a line of its own."""
+    if said.table is None:
+        return [f"{said.whom.name}: {said.why}"]
+    lines = []
+    for link in said.table["neighbours"]:
+        if link["lost"] is not None:
+            lines.append(f"{said.whom.name}: without {link['name']} since round {link['lost']}")
+        elif link["waiting"]:
+            heard = "never heard of" if link["heard"] is None else f"last heard of {in_words(link['heard'])} ago"
+            lines.append(f"{said.whom.name}: waits for {link['name']}, which {link['waiting']}; {heard}")
+    if said.table["apart"]:
+        lines.append(f"{said.whom.name}: no longer connected to {', '.join(said.table['apart'])}")
+    return lines
+
+
+def invariant(answers: Sequence[dict[str, Any]]) -> Invariant | None:
+    """Σ(y − g) after the newest round that all of these sites still have a sketch of."""
+    sketches = [{int(t): sums for t, sums in answer["sketches"]} for answer in answers]
+    shared = set.intersection(*(set(each) for each in sketches)) if sketches else set()
+    if not shared:
+        return None
+    t = max(shared)
+    columns = list(zip(*(each[t] for each in sketches), strict=True))
+    norm = math.hypot(*(math.fsum(column) for column in columns))
+    return Invariant(t, len(answers), norm, math.fsum(math.hypot(*each[t]) for each in sketches))
+
+
+def _invariant_line(answers: Sequence[dict[str, Any]], asked: int) -> str:
+    if answers and not any(answer["sketches"] for answer in answers):
+        return f"{answers[0]['algorithm']} tracks no gradient: there is no Σ(y − g)."
+    found = invariant(answers)
+    if found is None:
+        return "Σ(y − g): there is no round of which all of these sites know."
+    where = f"after round {found.t} over {found.sites} of {asked} sites"
+    return f"‖Σ(y − g)‖ = {found.norm:.2e} {where}, where Σ‖y − g‖ = {found.of:.3g}."
+
+
+def components(answers: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Groups of sites that reach each other: a link is there if neither end has given it up."""
+    graph, names = nx.Graph(), {answer["site"] for answer in answers}
+    graph.add_nodes_from(names)
+    up = {(answer["site"], link["name"]) for answer in answers for link in answer["neighbours"] if link["there"]}
+    graph.add_edges_from((a, b) for a, b in up if (b, a) in up)
+    return sorted(sorted(group) for group in nx.connected_components(graph))
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,233 @@
+"""Real sites for tests: processes that run `netfleet node` on this machine, and can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from safetensors.torch import load_file
+from torch import Tensor
+
+from netfleet import checkpoint
+from netfleet.cli import main
+from netfleet.history import History
+from netfleet.p2p.ask import Said, ask_all, whom
+from netfleet.p2p.nodes import Node, Nodes
+from netfleet.p2p.plan import load_planned, make_plan, write_plan
+from netfleet.p2p.sites import Plan
+from netfleet.p2p.tls import load_identity
+
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["netfleet.p2p.node", "netfleet.p2p.process", "netfleet.problems", "trial"])
+#: Seconds after which a test gives up.
+PATIENCE = 120.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on which nobody listens."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def plan_sites(folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0) -> Plan:
+    """Make the folders of sites s0, s1, … on this machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "e.toml").write_text(tomli_w.dumps(table))
+    ports = free_ports(count)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    nodes = Nodes(tuple(Node(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience)
+    experiment = load_planned(folder / "e.toml", [], nodes)
+    plan = make_plan(experiment, nodes)
+    write_plan(plan, folder / "plan", experiment, nodes)
+    return plan
+
+
+def be_site(folder: str, options: list[str], before: Callable[[], None] | None) -> None:
+    """The process of a site; `before` may prepare an accident."""
+    log = os.open(Path(folder) / "node.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if before is not None:
+        before()
+    raise SystemExit(main(["node", folder, "--log", "json", "--linger", "10", *options]))
+
+
+class Trial:
+    """The sites of a plan, each of which may run or not."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan = folder / "plan", plan
+        self.running: dict[str, Any] = {}
+        self.names = [site.name for site in plan.sites]
+
+    def start(self, *names: str, options: tuple[str, ...] = (), before: Callable[[], None] | None = None) -> None:
+        """Start some sites, or all."""
+        for name in names or self.names:
+            arguments = (str(self.folder / name), list(options), before)
+            self.running[name] = _SERVER.Process(target=be_site, args=arguments, daemon=True)
+            self.running[name].start()
+
+    def kill(self, name: str) -> None:
+        """As a power cut would."""
+        self.running[name].kill()
+        self.running[name].join()
+
+    def stop(self, name: str) -> int:
+        """As an operator would; returns the exit code."""
+        os.kill(self.running[name].pid, signal.SIGTERM)
+        return self.wait(name)[name]
+
+    def wait(self, *names: str) -> dict[str, int]:
+        """Wait for the end of some sites, or all; returns their exit codes."""
+        until = time.monotonic() + PATIENCE
+        for name in names or list(self.running):
+            self.running[name].join(max(until - time.monotonic(), 0))
+            assert self.running[name].exitcode is not None, f"{name} did not end:\n{self.tail(name)}"
+        return {name: self.running[name].exitcode for name in names or self.running}
+
+    def tail(self, name: str, lines: int = 20) -> str:
+        """The last that a site said."""
+        return "\n".join((self.folder / name / "node.log").read_text().splitlines()[-lines:])
+
+    def events(self, name: str, what: str | None = None) -> list[dict[str, Any]]:
+        """What a site logged."""
+        path = self.folder / name / "node.log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        return [each for each in found if what in (None, each["event"])]
+
+    def ask(self) -> list[Said]:
+        """What `netfleet status` is told."""
+        return ask_all(whom(self.plan.sites), load_identity(self.folder / "operator", "operator"), 5.0)
+
+    def round(self, name: str) -> int:
+        """The round that a site has on disk."""
+        try:
+            return int(json.loads((self.folder / name / "run" / "checkpoint.json").read_text())["counters"]["t"])
+        except FileNotFoundError:
+            return 0
+
+    def reach(self, t: int, *names: str) -> None:
+        """Wait until some sites have done t rounds."""
+        self.until(lambda: all(self.round(name) >= t for name in names))
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Wait for something."""
+        until = time.monotonic() + PATIENCE
+        while not happened():
+            tails = "\n".join(f"--- {name}\n{self.tail(name, 5)}" for name in self.running)
+            assert time.monotonic() < until, f"it did not happen:\n{tails}"
+            time.sleep(0.02)
+
+    def model(self, name: str) -> dict[str, Tensor]:
+        """What a site ended with."""
+        return load_file(self.folder / name / "model.safetensors")
+
+    def state(self, name: str) -> dict[str, Tensor]:
+        """What a site has on disk."""
+        (path,) = (self.folder / name / "run").glob("checkpoint-*.safetensors")
+        return load_file(path)
+
+    def history(self, name: str) -> list[dict[str, Any]]:
+        """A site's records, without what differs between two runs of the same."""
+        lines = (self.folder / name / "run" / "history.jsonl").read_text().splitlines()
+        return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+@contextlib.contextmanager
+def trial(folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0) -> Iterator[Trial]:
+    """Sites that are gone when the test is over."""
+    made = Trial(folder, plan_sites(folder, table, count, patience))
+    try:
+        yield made
+    finally:
+        for process in made.running.values():
+            process.kill()
+        for process in made.running.values():
+            process.join()
+
+
+#: Where a site can be hit while it writes, and how often it gets there in a round.
+ACCIDENTS = ("half a checkpoint", "before fsync", "before rename", "after rename", "half a line")
+
+
+def arm(kind: str, count: int) -> None:
+    """Let this process be killed the count-th time that it gets to a place."""
+    left = [count]
+
+    def hit() -> bool:
+        left[0] -= 1
+        return left[0] == 0
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    _ARMED[kind](hit, die)
+
+
+def _half_a_checkpoint(hit: Callable[[], bool], die: Callable[[], None]) -> None:
+    whole = checkpoint._write
+
+    def write(file: Any, tensors: Any, metadata: Any) -> None:
+        if hit():
+            buffer = io.BytesIO()
+            whole(buffer, tensors, metadata)
+            file.write(buffer.getvalue()[: buffer.tell() // 2])
+            file.flush()
+            die()
+        whole(file, tensors, metadata)
+
+    checkpoint._write = write
+
+
+def _around(name: str, before: bool, hit: Callable[[], bool], die: Callable[[], None]) -> None:
+    real = getattr(os, name)
+
+    def call(*arguments: Any) -> Any:
+        now = hit()
+        if now and before:
+            die()
+        result = real(*arguments)
+        if now:
+            die()
+        return result
+
+    setattr(os, name, call)
+
+
+def _half_a_line(hit: Callable[[], bool], die: Callable[[], None]) -> None:
+    whole = History.append
+
+    def append(self: History, record: Any) -> None:
+        if hit():
+            with open(self.folder / "history.jsonl", "a") as file:  # type: ignore[operator]
+                file.write(json.dumps(record)[:30])
+                file.flush()
+            die()
+        whole(self, record)
+
+    History.append = append  # type: ignore[method-assign]
+
+
+_ARMED = {
+    "half a checkpoint": _half_a_checkpoint,
+    "before fsync": functools.partial(_around, "fsync", True),
+    "before rename": functools.partial(_around, "replace", True),
+    "after rename": functools.partial(_around, "replace", False),
+    "half a line": _half_a_line,
+}
