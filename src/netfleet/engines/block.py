@@ -158,12 +158,12 @@ def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:
 
     def finite(message: Tensor) -> bool:
         values = (p.decode(message[None, place]) for p, place in zip(packed, places, strict=True))
-        return all(_finite(v) for v in values)
+        return all(all_finite(v) for v in values)
 
     return Content(" ".join(words).replace("torch.", ""), finite)
 
 
-def _finite(values: Tensor) -> bool:
+def all_finite(values: Tensor) -> bool:
     """Whether all are; the least and the greatest tell, because NaN is passed on, and need no memory of their own."""
     return not values.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(values))
 
