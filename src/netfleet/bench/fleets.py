@@ -106,7 +106,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Fleet:
-    """The processes of one system; each has a session of its own, so that it is killed with all that it started."""
+    """The processes of one system."""
 
     def __init__(self, system: System, folder: Path) -> None:
         self.system, self.folder = system, folder
@@ -118,7 +118,7 @@ class Fleet:
         with open(self.folder / f"{name}.log", "ab") as log:
             command = self.system.command(self.folder, verb, more)
             self.processes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.folder, env=_environment(), start_new_session=True
+                command, stdout=log, stderr=log, cwd=self.folder, env=_environment()
             )
 
     def do(self, verb: str) -> None:
@@ -136,10 +136,12 @@ class Fleet:
             raise Unavailable(f"{verb}: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
 
     def kill(self, name: str) -> None:
-        """As a power cut would."""
+        """As a power cut would: with all that it started, which may have sessions of their own."""
         process = self.processes[name]
-        with suppress(ProcessLookupError):  # it and all that it started have ended
-            os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            for pid in (process.pid, *_started_by(process.pid)):
+                with suppress(ProcessLookupError):  # it has ended meanwhile
+                    os.kill(pid, signal.SIGKILL)
         process.wait()
 
     def lives(self, i: int) -> bool:
@@ -152,6 +154,14 @@ class Fleet:
             return self.system.reached(self.folder, i)
         except (FileNotFoundError, ValueError):
             return 0
+
+
+def _started_by(pid: int) -> list[int]:
+    """The children of a process, theirs, and so on."""
+    children = [
+        int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
+    ]
+    return children + [each for child in children for each in _started_by(child)]
 
 
 def _environment() -> dict[str, str]:
