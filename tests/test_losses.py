@@ -176,6 +176,8 @@ def test_losing_a_cut_vertex_leaves_two_groups_that_go_on_and_say_so(tmp_path: P
         sites.until(lambda: all(sites.events(name, "apart") for name in ("s0", "s1", "s3", "s4")))
         answers = [said.table for said in sites.ask() if said.table is not None]
         assert components(answers) == [["s0", "s1"], ["s3", "s4"]]
+        gone = [link for answer in answers for link in answer["neighbours"] if link["lost"] is not None]
+        assert [link["waiting"] for link in gone] == ["", ""]  # nobody waits for it any more
         found = invariant([answer for answer in answers if answer["site"] in ("s0", "s1")])
         assert found is not None
         assert found.norm < 1e-12 * max(found.of, 1)

@@ -28,7 +28,9 @@ def load(held_out: int = 5) -> Dataset:
     try:
         rows = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2, dtype=np.float32)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read ({error}); OWN_DATA must name a CSV file with a line of titles") from None
+        raise DataError(
+            f"{path} cannot be read ({error}); OWN_DATA must name a CSV file with a line of titles"
+        ) from None
     if rows.shape[1] != FEATURES + 1:
         raise DataError(f"{path} has {rows.shape[1]} columns, expected {FEATURES} features and a label")
     x, y = torch.from_numpy(rows[:, :-1]), torch.from_numpy(rows[:, -1]).long()

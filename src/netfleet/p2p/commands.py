@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,6 +125,7 @@ def add_up(commands: Commands) -> None:
 
 def _up(options: argparse.Namespace) -> int:
     need_packages("grpc", "cryptography")
+    _hush()
     from rich.console import Console
 
     from netfleet.p2p.ask import ask_all, whom
@@ -158,6 +160,7 @@ def add_status(commands: Commands) -> None:
 
 def _status(options: argparse.Namespace) -> int:
     need_packages("grpc", "cryptography")
+    _hush()
     from rich.console import Console
 
     from netfleet.p2p.status import look, print_json, print_status
@@ -219,6 +222,11 @@ def _authority(certificate: Path | None, key: Path | None) -> Authority | None:
     if certificate is None or key is None:
         raise ConfigError("an authority of your own is a certificate and its key; give both --ca-cert and --ca-key")
     return load_authority(certificate, key)
+
+
+def _hush() -> None:
+    """gRPC writes about failed handshakes to the terminal, and what they failed for is said anyway."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def need_packages(*names: str) -> None:

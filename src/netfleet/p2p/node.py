@@ -175,6 +175,7 @@ class Node:
 
     def _without(self, j: int, t: int, answer: Answer) -> None:
         """Go on without neighbour j from round t on."""
+        self.desk.contacts[j].waiting = ""
         if answer.kind == Kind.JOIN:
             self.log.event("returns", neighbour=self.desk.name(j), without_from=t, again_from=self.desk.first(j))
             return

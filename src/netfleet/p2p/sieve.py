@@ -115,7 +115,7 @@ def refusals(record: str) -> list[Refusal]:
     failed, peer, server = _FAILED.search(record), _PEER.search(record), _SERVER.search(record)
     if failed is None or peer is None:
         return []
-    why = _reason(failed["error"])
+    why = failure(failed["error"])
     if server is not None:
         return [(f"{server[1]} ({peer[1]})", f"answers with {why}")] if why else []
     if "Endpoint closing" in failed["error"]:  # from this side
@@ -123,8 +123,8 @@ def refusals(record: str) -> list[Refusal]:
     return [(peer[1], why)] if why else []
 
 
-def _reason(error: str) -> str | None:
-    """None where nobody was refused: the other hung up, or could not be reached."""
+def failure(error: str) -> str | None:
+    """What a handshake failed for, in our words; None where the other hung up, or could not be reached."""
     words = _WORDS.search(error)
     found = (why for pattern, why in _REASONS if pattern.search(error))
     return next((why.format(words[1] if words else "unknown") for why in found), None)

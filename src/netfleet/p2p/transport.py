@@ -19,7 +19,7 @@ import grpc.aio
 
 from netfleet.engines.block import Tag
 from netfleet.errors import FrameError, TransportError
-from netfleet.p2p import wire
+from netfleet.p2p import sieve, wire
 from netfleet.p2p.outbox import Message, Outbox
 from netfleet.p2p.sites import Neighbour, Site
 from netfleet.p2p.tls import OPERATOR, Identity
@@ -397,5 +397,7 @@ def reason(error: grpc.aio.AioRpcError) -> str:
     """Why a call failed, in a few words of which the other is the subject."""
     words = (error.details() or error.code().name).splitlines()[0]
     if error.code() == grpc.StatusCode.UNAVAILABLE:
+        if (why := sieve.failure(words)) is not None:
+            return f"answers with {why}"
         return f"cannot be reached ({words.rpartition('last error: ')[2].removeprefix('UNKNOWN: ')[-160:]})"
     return f"refuses: {words}" if error.code() in _REFUSALS else words
