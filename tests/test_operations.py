@@ -102,7 +102,7 @@ def test_prometheus_reads_a_site(tmp_path: Path) -> None:
     "changes",
     [
         {"algorithms": [{"kind": "net-fleet", "K": 2, "eta": 0.05, "compress": {"kind": "quantize", "bits": 8}}]},
-        {"algorithms": [{"kind": "dfedsam", "K": 2, "eta": 0.05}]},
+        {"algorithms": [{"kind": "dfedsam", "K": 2, "eta": 0.05, "gossip": 2}]},
         {"algorithms": [{"kind": "k-gt", "K": 2, "eta": 0.05}]},
     ],
     ids=["compressed", "several exchanges", "another tracking method"],

@@ -73,7 +73,7 @@ class OpenDesk:
     def model(self) -> Message:
         raise NotImplementedError
 
-    def status(self) -> bytes:
+    def status(self, name: str) -> bytes:
         return b"{}"
 
 

@@ -10,12 +10,38 @@ from typing import Any, NamedTuple
 import grpc
 import grpc.aio
 
+from netfleet.p2p.logs import printable
+from netfleet.p2p.report import SUMS
 from netfleet.p2p.sites import Neighbour, Site
 from netfleet.p2p.tls import Identity
 from netfleet.p2p.transport import STATUS, reason
 
 #: Seconds for an answer, and the most bytes that it may have.
 WITHIN, MOST = 5.0, 4 << 20
+_REPORT: dict[str, Any] = {
+    "site": str,
+    "algorithm": str,
+    "state": str,
+    "round": int,
+    "rounds": int,
+    "record": dict,
+    "neighbours": list,
+    "apart": list,
+    "refused": int,
+    "certificate_days": int,
+    "sketches": list,
+}
+_LINK: dict[str, Any] = {
+    "name": str,
+    "number": int,
+    "round": int,
+    "heard": float | None,
+    "waiting": str,
+    "lost": int | None,
+    "there": bool,
+    "sent": int,
+    "received": int,
+}
 
 
 class Whom(NamedTuple):
@@ -59,4 +85,42 @@ async def _ask(site: Whom, credentials: grpc.ChannelCredentials, within: float) 
             return Said(site, None, f"did not answer within {within:g} s" if late else reason(error))
         except ValueError:
             return Said(site, None, "answered something that is not JSON")
-    return Said(site, table) if isinstance(table, dict) else Said(site, None, "answered something else")
+    if not _is_report(table):
+        return Said(site, None, "answered something that is not a site's report; it may run another version")
+    return Said(site, cleaned(table))
+
+
+def _is_report(table: Any) -> bool:
+    """Whether it has what a site says of itself, each of its kind; whoever is asked may mean harm."""
+    return (
+        isinstance(table, dict)
+        and all(isinstance(table.get(key), kind) for key, kind in _REPORT.items())
+        and all(_has(link, _LINK) for link in table["neighbours"])
+        and all(isinstance(name, str) for name in table["apart"])
+        and all(value is None or isinstance(value, int | float) for value in table["record"].values())
+        and all(_is_sketch(each) for each in table["sketches"])
+    )
+
+
+def _has(table: Any, kinds: dict[str, Any]) -> bool:
+    return isinstance(table, dict) and all(isinstance(table.get(key), kind) for key, kind in kinds.items())
+
+
+def _is_sketch(each: Any) -> bool:
+    return (
+        isinstance(each, list)
+        and len(each) == 2
+        and isinstance(each[0], int)
+        and isinstance(each[1], list)
+        and len(each[1]) == SUMS
+        and all(isinstance(value, float) for value in each[1])
+    )
+
+
+def cleaned(value: Any) -> Any:
+    """Without what steers a terminal."""
+    if isinstance(value, dict):
+        return {printable(str(key)): cleaned(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [cleaned(inner) for inner in value]
+    return printable(value) if isinstance(value, str) else value

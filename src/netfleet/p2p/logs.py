@@ -99,7 +99,7 @@ class Logged(Quiet):
 
 def sender(who: str) -> str:
     """Who it was, without the port, which is another with every connection: "lab (10.0.0.1)"."""
-    return _printable(_PEER.sub(_host, unquote(who, errors="replace")))
+    return printable(_PEER.sub(_host, unquote(who, errors="replace")))
 
 
 def _host(found: re.Match[str]) -> str:
@@ -108,7 +108,7 @@ def _host(found: re.Match[str]) -> str:
 
 def reason(why: str) -> str:
     """The kind of a reason: the sentence without its numbers, hashes and quotations."""
-    return _printable(_VARYING.sub("…", why[: 10 * LONGEST]))
+    return printable(_VARYING.sub("…", why[: 10 * LONGEST]))
 
 
 def _now() -> str:
@@ -119,10 +119,10 @@ def _clean(value: Any) -> Any:
     """A value that JSON has."""
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    return _printable(str(value))
+    return printable(str(value))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """A bounded text without anything that ends a line or steers a terminal."""
     kept = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
     return kept if kept.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in kept)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import networkx as nx
 from rich.console import Console
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.table import Table
 
 from netfleet.errors import CheckpointError
@@ -97,7 +98,7 @@ def _table(said: Sequence[Said]) -> Table:
     table = _columns("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "cert.")
     newest = max((each.table["round"] for each in said if each.table), default=0)
     for each in said:
-        table.add_row(each.whom.name, *_cells(each.table, newest))
+        table.add_row(*map(escape, (each.whom.name, *_cells(each.table, newest))))
     return table
 
 
