@@ -19,7 +19,7 @@ NAMES = {
     "decent": "decent-bench, LED",
     "decent, K-GT": "decent-bench, K-GT",
 }
-PARTS = ("peers", "limit", "paths", "growth", "evaluation", "cores", "start", "distributed")
+PARTS = ("peers", "limit", "paths", "growth", "evaluation", "cores", "start", "distributed", "p2p")
 
 
 def newest(name: str) -> Path:

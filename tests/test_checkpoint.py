@@ -26,7 +26,7 @@ class Part(Whole):
         self.hosts, self.keeps = hosts, keeps
 
     def every(self, rows: torch.Tensor, workers: Any) -> torch.Tensor:
-        return torch.tensor(self.hosts)
+        return torch.tensor(list(enumerate(self.hosts)))
 
 
 def host(*workers: int, census: Whole | None = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from netfleet.p2p.status import components, invariant
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.synthetic import Quadratics
 from test_node import DIGITS
-from trial import Trial, free_ports, trial
+from trial import Trial, die_before_the_checkpoint, die_when_someone_has_left, free_ports, trial
+
+pytestmark = pytest.mark.slow
 
 M = 5
 QUADRATICS: dict[str, Any] = {
@@ -32,7 +35,7 @@ QUADRATICS: dict[str, Any] = {
 }
 #: Eight sites that stay in one piece without any two of them.
 EIGHT = {"kind": "watts-strogatz", "p": 0.0, "workers": 8, "weights": "metropolis"}
-PATIENCE = 2.0
+PATIENCE = 4.0
 
 
 def gap(sites: Trial, names: list[str]) -> float:
@@ -197,3 +200,70 @@ def test_patience_is_refused_where_a_loss_could_not_be_taken_back(tmp_path: Path
 
 def test_the_graph_of_these_tests_survives_any_two_losses() -> None:
     assert nx.node_connectivity(build_topology(EIGHT).graph) >= 3
+
+
+def test_a_state_from_before_a_return_is_fenced(tmp_path: Path) -> None:
+    """s3 agrees on coming back, but is started from its old disk: it may not slip into the new links."""
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        sites.start()
+        sites.reach(20, *sites.names)
+        sites.kill("s3")
+        sites.start("s3", options=("--rejoin",), before=die_before_the_checkpoint)
+        sites.wait("s3")
+        assert (sites.folder / "s2" / "links.json").exists()
+        sites.start("s3")
+        assert sites.wait("s3") == {"s3": 2}
+        assert {event["why"] for event in sites.events("s3", "lost")} == {"has dropped this site"}
+        sites.start("s3", options=("--rejoin",))
+        assert set(sites.wait().values()) == {0}
+        assert gap(sites, sites.names) < 1e-12
+        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
+
+
+def test_a_site_comes_back_while_another_is_gone(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M, PATIENCE) as sites:
+        sites.start()
+        sites.reach(20, *sites.names)
+        sites.kill("s3")
+        sites.kill("s4")
+        sites.until(lambda: all(sites.events(name, "lost") for name in ("s0", "s2")))
+        sites.start("s3", options=("--rejoin",))
+        rest = ["s0", "s1", "s2", "s3"]
+        assert set(sites.wait(*rest).values()) == {0}
+        (event,) = sites.events("s3", "joined")
+        assert event["without"].startswith("s4 ")
+        assert gap(sites, rest) < 1e-12
+        check_optimum(sites, rest, optimum(quadratics(), [0, 1, 2, 3]))
+
+
+def test_who_hears_that_a_site_has_left_does_not_forget_it(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        sites.start(before=None)
+        sites.reach(10, *sites.names)
+        assert sites.stop("s2") == 0
+        sites.start("s2", before=die_when_someone_has_left)
+        assert main(["node", "leave", str(sites.folder / "s3")]) == 0
+        sites.wait("s2")
+        assert sites.running["s2"].exitcode == -9
+        sites.start("s2")
+        assert set(sites.wait().values()) == {0}
+        rest = [name for name in sites.names if name != "s3"]
+        assert gap(sites, rest) < 1e-12
+
+
+def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites, socket.create_server(address(sites, "s0")):
+        sites.start("s0")
+        assert sites.wait("s0") == {"s0": 2}
+        assert "cannot listen on" in sites.tail("s0")
+
+
+def address(sites: Trial, name: str) -> tuple[str, int]:
+    host, port = next(site.listen for site in sites.plan.sites if site.name == name).rsplit(":", 1)
+    return host, int(port)
+
+
+def test_a_new_site_may_not_have_anothers_name_as_its_host(tmp_path: Path, capsys: Any) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        assert main(["admit", str(sites.folder), "new", "s1:7777", "--neighbours", "s0"]) == 2
+    assert "is the name of another site" in capsys.readouterr().err

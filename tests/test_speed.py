@@ -11,7 +11,7 @@ import torch
 
 from conftest import digits_problem
 from netfleet import make_topology
-from netfleet.bench import PARTS, peers, setting
+from netfleet.bench import PARTS, environments, peers, setting
 from netfleet.bench.distributed import launch
 from netfleet.bench.measure import Report, Spread, alternating, ratio
 from netfleet.cli import main
@@ -138,15 +138,15 @@ def test_bench_writes_a_dated_table(tmp_path: Path) -> None:
     assert "÷ ours" in table.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", sorted(peers.ADAPTERS.glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(peers.ADAPTERS.rglob("*.py")), ids=lambda p: p.stem)
 def test_every_adapter_says_what_it_needs_and_what_it_runs(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(text))
-    needs = peers._metadata(text)
+    needs = environments._metadata(text)
     assert needs["requires-python"].startswith("==3.")
     assert all("==" in package for package in needs["dependencies"]), "tested versions only"
 
 
 def test_torch_is_installed_before_what_would_fetch_another_build() -> None:
-    steps = peers._steps({"dependencies": ["a==1", "torch==2"], "tool": {"netfleet": {"no-deps": ["b==3"]}}})
+    steps = environments._steps({"dependencies": ["a==1", "torch==2"], "tool": {"netfleet": {"no-deps": ["b==3"]}}})
     assert steps == [(["torch==2"], []), (["a==1", "torch==2"], []), (["b==3"], ["--no-deps"])]

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from netfleet.p2p.ask import Said, Whom, _cleaned, is_sound
+from netfleet.p2p.ask import Said, Whom, cleaned, is_report
 from netfleet.p2p.report import SUMS
 from netfleet.p2p.status import components, print_json, print_status
 
@@ -114,24 +114,30 @@ def test_whom_a_site_waits_for() -> None:
 
 def test_answers_are_checked() -> None:
     good = answer(1)
-    assert is_sound(good, "east")
-    assert not is_sound(good, "north")
-    assert not any(is_sound(bad, "east") for bad in (None, [], "east", {}))
+    assert is_report(good)
+    assert not any(map(is_report, (None, [], "east", {})))
     for key in set(good):
-        assert not is_sound({k: v for k, v in good.items() if k != key}, "east"), key
-        assert not is_sound({**good, key: [["x"]]}, "east"), key
-    for key in set(good["neighbours"][0]) - {"lag", "round"}:
+        assert not is_report({k: v for k, v in good.items() if k != key}), key
+        assert not is_report({**good, key: [["x"]]}), key
+    for key in set(good["neighbours"][0]) - {"lag"}:
         links = [{**good["neighbours"][0], key: []}]
-        assert not is_sound({**good, "neighbours": links}, "east"), key
-    assert not is_sound({**good, "sketches": [[8, [1.0]]]}, "east")
-    assert not is_sound({**good, "record": {"accuracy": "1"}}, "east")
+        assert not is_report({**good, "neighbours": links}), key
+    assert not is_report({**good, "sketches": [[8, [1.0]]]})
+    assert not is_report({**good, "record": {"accuracy": "1"}})
 
 
 def test_texts_of_answers_cannot_steer_a_terminal() -> None:
     bad = answer(0, state="\x1b[2J[red]", apart=("\x1b[2J",), algorithm="\n")
-    lines = printed({0: _cleaned(bad)})
+    lines = printed({0: cleaned(bad)})
     assert "\x1b" not in "".join(lines)
     assert any("[red]" in line for line in lines)
+
+
+def test_neighbours_say_nothing_of_the_sum() -> None:
+    """What a site is told by its neighbours, of their link with it only."""
+    some = {0: answer(0), 1: answer(1, sketches=[])}
+    some[1]["neighbours"] = [link for link in some[1]["neighbours"] if link["name"] == "north"]
+    assert "Σ(y − g): nothing from east; sites tell it the operator only, after their first round." in printed(some)
 
 
 def test_nobody_answers() -> None:

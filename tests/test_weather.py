@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tomli_w
 import torch
 
@@ -17,6 +18,8 @@ from netfleet.config import read_toml
 from test_losses import QUADRATICS, check_optimum, gap, optimum, quadratics
 from test_node import DIGITS
 from trial import Trial, free_ports, trial
+
+pytestmark = pytest.mark.slow
 
 RING: dict[str, Any] = {**DIGITS, "rounds": 40, "topology": {"kind": "ring", "workers": 4}}
 

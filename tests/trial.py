@@ -25,13 +25,14 @@ from netfleet.history import History
 from netfleet.p2p.ask import Said, ask_all, whom
 from netfleet.p2p.nodes import Node, Nodes
 from netfleet.p2p.plan import load_planned, make_plan, write_plan
+from netfleet.p2p.site import SiteHost
 from netfleet.p2p.sites import Plan
 from netfleet.p2p.tls import load_identity
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["netfleet.p2p.node", "netfleet.p2p.process", "netfleet.problems", "trial"])
 #: Seconds after which a test gives up.
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 def free_ports(count: int) -> list[int]:
@@ -232,3 +233,20 @@ _ARMED = {
     "after rename": functools.partial(_around, "replace", False),
     "half a line": _half_a_line,
 }
+
+
+def die_before_the_checkpoint() -> None:
+    """Let this process die when it has agreed on its links, before it has written what it begins with."""
+    checkpoint.save = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+
+
+def die_when_someone_has_left() -> None:
+    """Let this process die in the round in which it hears that a neighbour has left."""
+    settle = SiteHost.settle
+
+    def die(self: SiteHost, state: Any) -> Any:
+        if self.hood.lost:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return settle(self, state)
+
+    SiteHost.settle = die  # type: ignore[method-assign]

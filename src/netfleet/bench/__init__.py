@@ -23,6 +23,7 @@ PARTS = {
     "layout": "the memory order of images",
     "start": "start-up times",
     "distributed": "ranks on one machine: bytes on the wire, an exchange against bare messages, a step against DDP",
+    "p2p": "real peers: a message against bare gRPC and TLS, a round and a killed node against other systems",
 }
 
 

@@ -1,28 +1,23 @@
 """The paper's setting in a plain PyTorch loop and in other libraries, each in an environment of its own.
 
-An adapter (adapters/*.py) says in its head what it needs (PEP 723). Its environment is made once, in the cache folder.
 Every turn runs all of them one after the other, each in a fresh process; ratios are taken within a turn.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from netfleet.bench import setting
+from netfleet.bench.environments import Unavailable, environment
 from netfleet.bench.measure import Report, Spread, ratio
-from netfleet.data.files import cache_folder
 from netfleet.problems.pool import available_threads
 
 ADAPTERS = Path(__file__).with_name("adapters")
@@ -33,10 +28,6 @@ ABSENT = {
 }
 _CASES = (("cnn", "ordinary"), ("cnn", "tuned"), ("softmax", "ordinary"))
 _TIMEOUT = 900
-
-
-class Unavailable(Exception):
-    """A peer that cannot be installed or run, with the reason."""
 
 
 def run(quick: bool) -> Report:
@@ -50,7 +41,7 @@ def run(quick: bool) -> Report:
     pythons: dict[str, str] = {}
     for name in names:
         try:
-            pythons[name] = _environment(name)
+            pythons[name] = environment(ADAPTERS / f"{name}.py")
         except Unavailable as reason:
             report.notes.append(f"{name}: not installed: {reason}")
     with tempfile.TemporaryDirectory() as folder:
@@ -115,58 +106,6 @@ def _execute(python: str, name: str, arguments: list[str]) -> dict[str, Any]:
         raise Unavailable((done.stderr.strip().splitlines() or ["no output"])[-1])
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
-
-
-def _environment(name: str) -> str:
-    """The Python of the adapter's environment, made if it is not there yet."""
-    needs = _metadata((ADAPTERS / f"{name}.py").read_text(encoding="utf-8"))
-    version = re.sub(r"[^\d.]|\.\*", "", needs["requires-python"])
-    mark = hashlib.sha256(json.dumps(needs, sort_keys=True).encode()).hexdigest()[:12]
-    folder = cache_folder() / "bench" / f"{name}-{mark}"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        _install([_find_python(version), "-m", "venv", str(folder)])
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        for packages, more in _steps(needs):
-            _install([*pip, *more, *packages])
-        (folder / "complete").touch()
-    return str(python)
-
-
-def _steps(needs: dict[str, Any]) -> list[tuple[list[str], list[str]]]:
-    """torch first and alone: what else asks for it then finds the build for CPUs."""
-    torch = [package for package in needs["dependencies"] if package.startswith("torch==")]
-    without = needs.get("tool", {}).get("netfleet", {}).get("no-deps", [])
-    steps = [(torch, []), (list(needs["dependencies"]), []), (list(without), ["--no-deps"])]
-    return [(packages, more) for packages, more in steps if packages]
-
-
-def _install(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
-        raise Unavailable((lines or ["failed"])[-1])
-
-
-def _find_python(version: str) -> str:
-    if f"{sys.version_info.major}.{sys.version_info.minor}" == version:
-        return sys.executable
-    installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-    for candidate in (*installed, shutil.which(f"python{version}")):
-        if candidate and subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
-            return str(candidate)
-    raise Unavailable(f"needs Python {version}, which is not here")
-
-
-def _metadata(text: str) -> dict[str, Any]:
-    """The inline metadata of a script (PEP 723)."""
-    block = re.search(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$", text)
-    if block is None:
-        return {"requires-python": f"=={sys.version_info.major}.{sys.version_info.minor}.*", "dependencies": []}
-    return tomllib.loads(
-        "".join(line[2:] if line.startswith("# ") else line[1:] for line in block["content"].splitlines(True))
-    )
 
 
 def _write_job(path: Path) -> None:

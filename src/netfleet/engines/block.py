@@ -158,9 +158,14 @@ def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:
 
     def finite(message: Tensor) -> bool:
         values = (p.decode(message[None, place]) for p, place in zip(packed, places, strict=True))
-        return all(bool(torch.isfinite(v).all()) for v in values)
+        return all(all_finite(v) for v in values)
 
     return Content(" ".join(words).replace("torch.", ""), finite)
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether all are; the least and the greatest tell, because NaN is passed on, and need no memory of their own."""
+    return not values.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(values))
 
 
 def needed(W: csr_array, workers: Sequence[int]) -> list[int]:

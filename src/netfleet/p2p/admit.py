@@ -13,7 +13,7 @@ from pathlib import Path
 from netfleet.checkpoint import write_atomically
 from netfleet.errors import ConfigError
 from netfleet.p2p import plan as planning
-from netfleet.p2p.nodes import Node
+from netfleet.p2p.nodes import Node, check_hosts
 from netfleet.p2p.sites import (
     ADMITTED_FOLDER,
     EXPERIMENT_FILE,
@@ -51,6 +51,7 @@ def _check_free(node: Node, others: Sequence[Site], folder: Path) -> None:
     for site in others:
         if node.name.lower() == site.name.lower() or str(node.dialled) == site.address:
             raise ConfigError(f"{node.name} at {node.address}: {site.name} at {site.address} is already there")
+    check_hosts([*(Node(site.name, site.address) for site in others), node])
     if (folder / node.name).exists():
         raise ConfigError(f"{folder / node.name} is already there; remove it, or choose another name")
 

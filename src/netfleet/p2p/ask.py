@@ -1,10 +1,10 @@
-"""Ask sites how they are. An answer may come from one that means harm: it is checked, and its texts are cleaned."""
+"""Ask sites how they are."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import grpc
@@ -15,25 +15,26 @@ from netfleet.p2p.report import SUMS
 from netfleet.p2p.sites import Neighbour, Site
 from netfleet.p2p.tls import Identity
 from netfleet.p2p.transport import STATUS, reason
-from netfleet.registry import fits
 
 #: Seconds for an answer, and the most bytes that it may have.
 WITHIN, MOST = 5.0, 4 << 20
-_ANSWER = {
+_REPORT: dict[str, Any] = {
+    "site": str,
     "algorithm": str,
     "state": str,
     "round": int,
     "rounds": int,
+    "record": dict,
+    "neighbours": list,
+    "apart": list,
     "refused": int,
     "certificate_days": int,
-    "apart": list[str],
-    "neighbours": list[dict],  # type: ignore[type-arg]
-    "record": dict,
-    "sketches": list[list],  # type: ignore[type-arg]
+    "sketches": list,
 }
-_LINK = {
+_LINK: dict[str, Any] = {
     "name": str,
     "number": int,
+    "round": int,
     "heard": float | None,
     "waiting": str,
     "lost": int | None,
@@ -84,33 +85,42 @@ async def _ask(site: Whom, credentials: grpc.ChannelCredentials, within: float) 
             return Said(site, None, f"did not answer within {within:g} s" if late else reason(error))
         except ValueError:
             return Said(site, None, "answered something that is not JSON")
-    if not is_sound(table, site.name):
-        return Said(site, None, "answered something that is no status of this site")
-    return Said(site, _cleaned(table))
+    if not is_report(table) or table["site"] != site.name:
+        return Said(site, None, "answered something that is not this site's report; it may run another version")
+    return Said(site, cleaned(table))
 
 
-def is_sound(table: Any, name: str) -> bool:
-    """Whether it is what a site of this name says of itself."""
+def is_report(table: Any) -> bool:
+    """Whether it has what a site says of itself, each of its kind; whoever is asked may mean harm."""
     return (
-        _has(table, {"site": str, **_ANSWER})
-        and table["site"] == name
+        isinstance(table, dict)
+        and all(isinstance(table.get(key), kind) for key, kind in _REPORT.items())
         and all(_has(link, _LINK) for link in table["neighbours"])
-        and all(fits(value, float | None) for value in table["record"].values())
-        and all(len(sketch) == 2 and _is_sketch(*sketch) for sketch in table["sketches"])
+        and all(isinstance(name, str) for name in table["apart"])
+        and all(value is None or isinstance(value, int | float) for value in table["record"].values())
+        and all(_is_sketch(each) for each in table["sketches"])
     )
 
 
-def _has(table: Any, kinds: Mapping[str, Any]) -> bool:
-    return isinstance(table, dict) and all(key in table and fits(table[key], kind) for key, kind in kinds.items())
+def _has(table: Any, kinds: dict[str, Any]) -> bool:
+    return isinstance(table, dict) and all(isinstance(table.get(key), kind) for key, kind in kinds.items())
 
 
-def _is_sketch(t: Any, sums: Any) -> bool:
-    return fits(t, int) and fits(sums, list[float]) and len(sums) == SUMS
+def _is_sketch(each: Any) -> bool:
+    return (
+        isinstance(each, list)
+        and len(each) == 2
+        and isinstance(each[0], int)
+        and isinstance(each[1], list)
+        and len(each[1]) == SUMS
+        and all(isinstance(value, float) for value in each[1])
+    )
 
 
-def _cleaned(value: Any) -> Any:
+def cleaned(value: Any) -> Any:
+    """Without what steers a terminal."""
     if isinstance(value, dict):
-        return {printable(key): _cleaned(each) for key, each in value.items()}
+        return {printable(str(key)): cleaned(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_cleaned(each) for each in value]
+        return [cleaned(inner) for inner in value]
     return printable(value) if isinstance(value, str) else value

@@ -29,8 +29,8 @@ class Bridge:
                 try:
                     return future.result(timeout=GLANCE)
                 except NotYet:
-                    if future.done():
-                        raise
+                    if future.done():  # meanwhile, or its own time-out
+                        return future.result()
                     glance()
         except BaseException:
             future.cancel()

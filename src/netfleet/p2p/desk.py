@@ -1,8 +1,9 @@
 """A site's front desk: whom it knows, what it tells whom, and what it hears of all others.
 
 Everything here may be asked from the network's threads while the training goes on in another. A link that is agreed
-upon is on disk (`links.json`) before the neighbour hears of it; a loss becomes durable with the round's checkpoint,
-which is soon enough: the two ends may lose each other in different rounds.
+upon is on disk (`links.json`) before the neighbour hears of it, and so is a link that the neighbour gave up, before it
+is let go: it may not be there to be asked again. A loss by this site's own patience becomes durable with the round's
+checkpoint, which is soon enough: the two ends may lose each other in different rounds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,6 +23,7 @@ from netfleet.p2p.nodes import check_name
 from netfleet.p2p.outbox import Message, Outbox
 from netfleet.p2p.site import NEVER, Neighbourhood
 from netfleet.p2p.sites import NEIGHBOURS_FOLDER, Neighbour, Site
+from netfleet.p2p.tls import OPERATOR
 from netfleet.p2p.transport import Contact
 from netfleet.p2p.wire import SITES, Frame, Kind
 
@@ -38,12 +41,13 @@ class FrontDesk:
         self.known: dict[int, int] = {}  # the latest round that is known of each site, from whomever
         self.left: int | None = None  # the first round without this site
         self.finished = False
+        self.joining = False  # whether it still agrees on its links
         self.done: set[int] = set()  # neighbours that need nothing more
         self.told: set[int] = set()  # neighbours that know that this site is done
         self.losable: ConfigError | None = None  # why the method does not allow links to change
         self.snapshot: Callable[[], tuple[str, torch.Tensor]] | None = None  # the durable model: words and bytes
-        self.report: Callable[[], dict[str, object]] = dict
-        self._lock = threading.Lock()
+        self.report: Callable[[], dict[str, Any]] = dict
+        self._lock, self._agreeing = threading.Lock(), threading.Lock()
         self._run = bytes.fromhex(site.run)
         self._meet_all()
 
@@ -53,10 +57,12 @@ class FrontDesk:
         path = self.folder / LINKS_FILE
         if path.exists():
             try:
-                found = {int(j): int(t) for j, t in json.loads(path.read_text(encoding="utf-8")).items()}
-            except (ValueError, AttributeError) as error:
+                found = json.loads(path.read_text(encoding="utf-8"))
+                since, lost = ({int(j): int(t) for j, t in found[key].items()} for key in ("since", "lost"))
+            except (ValueError, AttributeError, KeyError, TypeError) as error:
                 raise ConfigError(f"{path} is not what this site has written ({error}); restore it") from None
-            self.hood.since |= {j: t for j, t in found.items() if j in self.contacts}
+            self.hood.since |= {j: t for j, t in since.items() if j in self.contacts}
+            self.hood.lost |= {j: t for j, t in lost.items() if j in self.contacts and t >= since.get(j, 0)}
 
     # ---- whom it knows ----
 
@@ -98,17 +104,24 @@ class FrontDesk:
 
     def instead(self, j: int, request: Frame) -> Frame | None:
         number = self.site.number
+        if self.joining:
+            return Frame(Kind.WAIT, self._run, number, -1)
         if self.left is not None and request.t >= self.left:
-            self.told.add(j)
+            if request.t >= self.rounds:
+                self.told.add(j)  # it asks for nothing more, because it has written down that this site is gone
             return Frame(Kind.LEFT, self._run, number, self.left)
-        if j in self.hood.lost or self.hood.since.get(j, 0) == NEVER:
+        if j in self.hood.lost or self._is_old(j, request.t):
             return Frame(Kind.DROPPED, self._run, number, self.hood.lost.get(j, 0))
-        if request.t >= self.rounds:
+        if request.t >= self.rounds and self.outbox.t >= self.rounds - 2:
             self.done.add(j)  # it asks for what comes after the end: it has all it needs
             if self.finished:
                 self.told.add(j)
                 return Frame(Kind.DONE, self._run, number, self.rounds)
         return None
+
+    def _is_old(self, j: int, t: int) -> bool:
+        """Whether j asks for a round before its link begins: it goes on from a state of before it came anew."""
+        return j in self.hood.since and t < self.hood.since[j]
 
     def first(self, j: int) -> int:
         return self.hood.since.get(j, 0)
@@ -116,18 +129,23 @@ class FrontDesk:
     def join(self, j: int) -> Frame:
         if self.losable is not None:
             raise FrameError(str(self.losable))
-        with self._lock:
+        if self.joining:
+            return Frame(Kind.WAIT, self._run, self.site.number, -1)
+        with self._agreeing:
             t = self.first(j)
-            if t == NEVER or t <= self.outbox.t:  # else it was agreed upon, and j did not hear of it
-                t = self.outbox.t + 2
+            if self.outbox.t < t != NEVER and j not in self.hood.lost:
+                return Frame(Kind.JOINED, self._run, self.site.number, t)  # j did not hear of it
+            t = self.outbox.t + 2
             if t >= self.rounds or self.finished or self.left is not None:
                 return Frame(Kind.DONE, self._run, self.site.number, self.rounds)
             self.hood.add(j, t)
-            self._write_links()
+            self.write_links()
         return Frame(Kind.JOINED, self._run, self.site.number, t)
 
-    def _write_links(self) -> None:
-        text = json.dumps({str(j): t for j, t in list(self.hood.since.items()) if t != NEVER}, indent=1)
+    def write_links(self) -> None:
+        """Make durable which links there are."""
+        since, lost = self.hood.links()
+        text = json.dumps({"since": since, "lost": lost}, indent=1)
         write_atomically(self.folder / LINKS_FILE, lambda file: file.write(text.encode()))
 
     def model(self) -> Message:
@@ -135,8 +153,12 @@ class FrontDesk:
             raise FrameError("there is no model yet; ask again later")
         return Message(*self.snapshot())
 
-    def status(self) -> bytes:
-        return json.dumps(self.report()).encode()
+    def status(self, name: str) -> bytes:
+        table = self.report()
+        if name not in (OPERATOR, self.site.name):  # a neighbour is told of its own link only
+            table["neighbours"] = [link for link in table["neighbours"] if link["name"] == name]
+            table["sketches"], table["apart"] = [], []
+        return json.dumps(table).encode()
 
     # ---- what it hears ----
 
@@ -150,7 +172,7 @@ class FrontDesk:
         self.known[j] = max(self.known.get(j, -1), t)
         for k, seen in enumerate(rounds[: 2 * self.site.workers + 16]):  # room for some who came later
             if seen > self.known.get(k, -1) and k != self.site.number:
-                self.known[k] = min(seen, self.rounds)
+                self.known[k] = min(seen, self.outbox.t + 1 + self.site.workers)  # no link is longer than a round
 
     def gossip(self) -> list[int]:
         """The rounds of all sites, as far as they are known here."""

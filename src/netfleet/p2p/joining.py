@@ -9,6 +9,7 @@ whatever rounds the links begin in. Each link is agreed upon by its two ends alo
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -26,8 +27,10 @@ from netfleet.p2p.wire import Expected, Kind
 if TYPE_CHECKING:
     from netfleet.p2p.node import Node
 
-#: Seconds for which neighbours are asked to let a site in.
-KNOCK = 30.0
+#: Seconds for which neighbours are asked to let a site in, and for which the others are asked once one has.
+KNOCK, GRACE = 30.0, 3.0
+#: How often a neighbour is asked for its model.
+TRIES = 5
 
 
 def join(node: Node, history: History) -> None:
@@ -42,38 +45,51 @@ def join(node: Node, history: History) -> None:
     hood = node.hood
     hood.lost = {j: t for j in hood.weights if j not in links}
     hood.since |= links
+    node.desk.write_links()
     x, buffers = _mean_model(node, links, t)
     snapshot = _first_snapshot(node, t, x, buffers)
     checkpoint.save(node.folder / RUN_FOLDER, snapshot, node.host, history.hash)
     (node.folder / LEAVE_FILE).unlink(missing_ok=True)
     names = ", ".join(f"{node.desk.name(j)} from round {first}" for j, first in sorted(links.items()))
-    node.log.event("joined", round=t, links=names)
+    without = ", ".join(f"{node.desk.name(j)} ({node.desk.contacts[j].waiting})" for j in sorted(hood.lost))
+    node.log.event("joined", round=t, links=names, without=without)
 
 
 async def _knock_at_all(node: Node) -> dict[int, int]:
     """The first round of the link to every neighbour that lets this site in."""
-    async with asyncio.TaskGroup() as group:
-        tasks = {j: group.create_task(_knock(node, j)) for j in node.desk.contacts}
-    return {j: task.result().t for j, task in tasks.items() if task.result().kind == Kind.JOINED}
+    tasks = {j: asyncio.ensure_future(_knock(node, j)) for j in node.desk.contacts}
+    until = time.monotonic() + KNOCK
+    while (waiting := [task for task in tasks.values() if not task.done()]) and time.monotonic() < until:
+        before = len(_let_in(tasks))
+        await asyncio.wait(waiting, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+        if before == 0 and _let_in(tasks):
+            until = min(until, time.monotonic() + GRACE)
+    for task in tasks.values():
+        task.cancel()
+    return {j: t for j, t in _let_in(tasks).items() if 0 < t < node.experiment.rounds}
+
+
+def _let_in(tasks: dict[int, asyncio.Task[Answer]]) -> dict[int, int]:
+    done = {j: task.result() for j, task in tasks.items() if task.done() and not task.cancelled()}
+    return {j: answer.t for j, answer in done.items() if answer.kind == Kind.JOINED}
 
 
 async def _knock(node: Node, j: int) -> Answer:
+    """Ask neighbour j until it says something."""
     contact = node.desk.contacts[j]
-    try:
-        async with asyncio.timeout(KNOCK):
-            while True:
-                try:
-                    answer = await node.client.join(contact)
-                    contact.waiting = "says that the training is over" if answer.kind == Kind.DONE else ""
-                    return answer
-                except FrameError as error:
-                    node.log.refused(contact.about.name, str(error))
-                    contact.waiting = f"sent what was refused: {error}"
-                except grpc.aio.AioRpcError as error:
-                    contact.waiting = reason(error)
-                await asyncio.sleep(0.5)
-    except TimeoutError:
-        return Answer(Kind.WAIT, -1)
+    while True:
+        try:
+            answer = await node.client.join(contact)
+            if answer.kind != Kind.WAIT:
+                contact.waiting = "says that the training is over" if answer.kind == Kind.DONE else ""
+                return answer
+            contact.waiting = "is about to join too"
+        except FrameError as error:
+            node.log.refused(contact.about.name, str(error))
+            contact.waiting = f"sent what was refused: {error}"
+        except (TransportError, grpc.aio.AioRpcError) as error:
+            contact.waiting = str(error) if isinstance(error, TransportError) else reason(error)
+        await asyncio.sleep(0.5)
 
 
 def _mean_model(node: Node, links: dict[int, int], t: int) -> tuple[Tensor, Tensor | None]:
@@ -101,12 +117,16 @@ async def _model(node: Node, j: int, t: int, into: Tensor) -> Tensor | None:
     view = into.view(torch.uint8)[0]
     expected = Expected(bytes.fromhex(node.site.run), j, t, 0, _words(into), view.numel())
     wanted = Wanted(expected, view.numpy().data.cast("B"), lambda: bool(torch.isfinite(into).all()))
-    try:
-        answer = await node.client.model(node.desk.contacts[j], wanted)
-    except (FrameError, grpc.aio.AioRpcError) as error:
-        node.log.refused(node.desk.name(j), str(error))
-        return None
-    return into if answer.kind == Kind.CHUNK else None
+    for _ in range(TRIES):
+        try:
+            answer = await node.client.model(node.desk.contacts[j], wanted)
+            return into if answer.kind == Kind.CHUNK else None
+        except FrameError as error:
+            node.log.refused(node.desk.name(j), str(error))
+        except (TransportError, grpc.aio.AioRpcError) as error:
+            node.desk.contacts[j].waiting = str(error) if isinstance(error, TransportError) else reason(error)
+        await asyncio.sleep(0.5)
+    return None
 
 
 def _words(model: Tensor) -> str:
@@ -120,10 +140,11 @@ def _first_snapshot(node: Node, t: int, x: Tensor, buffers: Tensor | None) -> Sn
     return Snapshot(t, state, buffers, samples=f.samples, network=node.host.memory())
 
 
-def durable_model(node: Node, history: History) -> tuple[str, Tensor]:
-    """The model in the last checkpoint, for a neighbour that joins: what it is, and its bytes."""
-    workers, device = node.host.problem.workers, torch.device("cpu")
-    snapshot = checkpoint.load(node.folder / RUN_FOLDER, history.hash, node.algorithm.State, device, workers)
+def durable_model(node: Node) -> tuple[str, Tensor]:
+    """The model as it was last made durable, for a neighbour that joins: what it is, and its bytes."""
+    snapshot = node.report.snapshot
+    if snapshot is None:
+        raise FrameError("there is no model yet; ask again later")
     parts = [snapshot.state.x] + ([] if snapshot.buffers is None else [snapshot.buffers.to(snapshot.state.x.dtype)])
     model = torch.cat(parts, dim=1).contiguous()
     return _words(model), model.view(torch.uint8)[0]

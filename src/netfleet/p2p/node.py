@@ -61,6 +61,10 @@ class Node:
         (self.run_config,) = experiment.runs()
         self.algorithm = make_algorithm(self.run_config.config["algorithm"])
         self.outbox = Outbox()
+        if experiment.engine.device != "cpu":
+            raise ConfigError(
+                f'sites compute on the CPU, got device = {experiment.engine.device!r}; use device = "cpu"'
+            )
         self.desk = FrontDesk(folder, site, experiment.rounds, self.outbox, log.refused)
         self.hood = self.desk.hood
         self._check_losable()
@@ -86,6 +90,8 @@ class Node:
             self.client = self.bridge.wait(self._make_client())
             self.host = SiteHost(problem, self.hood, self.algorithm, self.exchange, self.outbox)
             if rejoin:
+                self.desk.joining = True
+                self._server = self.bridge.wait(self._serve())  # neighbours that let it in see that it is there
                 joining.join(self, history)
                 history, start = self._open()
             self._begin(history, start)
@@ -110,8 +116,10 @@ class Node:
             self.host.recall(start(self.host.problem.workers).network)
         self.desk.start(history.resumed)
         self._check_company(history.resumed)
-        self.desk.snapshot = functools.partial(joining.durable_model, self, history)
-        self._server = self.bridge.wait(self._serve())
+        self.desk.snapshot = functools.partial(joining.durable_model, self)
+        if not self.desk.joining:
+            self._server = self.bridge.wait(self._serve())
+        self.desk.joining = False
         self.log.event("started", round=history.resumed, rounds=self.experiment.rounds, listens=self.site.listen)
 
     async def _make_client(self) -> Client:
@@ -176,12 +184,18 @@ class Node:
     def _without(self, j: int, t: int, answer: Answer) -> None:
         """Go on without neighbour j from round t on."""
         self.desk.contacts[j].waiting = ""
+        if j in self.hood.lost:  # in an earlier exchange of this round
+            return
         if answer.kind == Kind.JOIN:
             self.log.event("returns", neighbour=self.desk.name(j), without_from=t, again_from=self.desk.first(j))
             return
         if self.desk.losable is not None:
             raise TransportError(f"{self.desk.name(j)} {_why(answer)}, and {self.desk.losable}")
         self.host.drop(j, t)
+        if answer.kind in (Kind.LEFT, Kind.DROPPED):
+            self.desk.write_links()
+        if answer.kind == Kind.LEFT:
+            self.bridge.wait(self.client.confirm(self.desk.contacts[j], self.experiment.rounds))
         self.log.event("lost", level="warning", neighbour=self.desk.name(j), round=t, why=_why(answer))
 
     def _check_company(self, t: int) -> None:
@@ -226,7 +240,7 @@ class Node:
         self.desk.left = final.t
         self._handler.announce()
         self.log.event("leaving", round=final.t, model=self.folder / MODEL_FILE)
-        there = set(self.hood.neighbours(final.t))
+        there = {j for j in list(self.hood.weights) if self.hood.there(j, self.experiment.rounds)}  # now or later
         self.bridge.wait(self._answer_until(there, self.linger))
         untold = [self.desk.name(j) for j in sorted(there - self.desk.told)]
         self.log.event("left", round=final.t, untold=", ".join(untold))

@@ -81,7 +81,7 @@ class Nodes:
         check_patience(self.patience)
         _check_unique((node.name for node in self.nodes), "name")
         _check_unique((str(node.dialled) for node in self.nodes), "address")
-        _check_hosts(self.nodes)
+        check_hosts(self.nodes)
 
 
 def load_nodes(path: Path) -> Nodes:
@@ -151,7 +151,7 @@ def _check_unique(values: Iterable[str], what: str) -> None:
         seen[value.lower()] = value
 
 
-def _check_hosts(nodes: Iterable[Node]) -> None:
+def check_hosts(nodes: Iterable[Node]) -> None:
     """Raise if a site's host is called like another site: its certificate would then pass for the other's."""
     names = {node.name.lower(): node.name for node in nodes}
     for node in nodes:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from netfleet.engines.block import Tag
+from netfleet.memory import Arena
 
 _PREFIX = "sent/"
 
@@ -30,16 +31,17 @@ class Outbox:
     """Messages by round and number; `listen` is called with the lock held whenever one is added."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock, self._arena = threading.Lock(), Arena()
         self._messages: dict[Tag, Message] = {}
         self._listeners: list[Callable[[], None]] = []
         self.t = -1  # the round that this site is in
 
     def post(self, tag: Tag, words: str, data: Tensor) -> None:
         """Serve a message from now on; those of rounds that nobody can ask for any more are forgotten."""
+        kept = self._arena.empty_like(data).copy_(data)
         with self._lock:
             self.t = max(self.t, tag.t)
-            self._messages[tag] = Message(words, data.clone())
+            self._messages[tag] = Message(words, kept)
             for old in [known for known in self._messages if known.t < tag.t - 1]:
                 del self._messages[old]
             for listener in self._listeners:

@@ -55,13 +55,14 @@ class Report:
     def __init__(self, site: Site, desk: FrontDesk, identity: Identity, rounds: int, algorithm: Algorithm) -> None:
         self.site, self.desk, self.identity, self.rounds, self.algorithm = site, desk, identity, rounds, algorithm
         self.began, self.bytes, self.t, self.record = time.monotonic(), 0, 0, dict[str, Any]()
+        self.snapshot: Snapshot | None = None  # the last durable one
         self.refused: Callable[[], int] = int
         self._sketcher = Sketcher(site.run)
         self._sketches: deque[tuple[int, list[float]]] = deque(maxlen=min(max(16, 2 * site.workers), 256))
 
     def see(self, snapshot: Snapshot, record: dict[str, Any]) -> None:
         """A round is durable."""
-        self.t, self.bytes, self.record = snapshot.t, snapshot.bytes, record
+        self.t, self.bytes, self.record, self.snapshot = snapshot.t, snapshot.bytes, record, snapshot
         gap = conserved_gap(snapshot.state)
         if gap is not None and (not self._sketches or self._sketches[-1][0] < snapshot.t):
             self._sketches.append((snapshot.t, self._sketcher(gap[0])))

@@ -77,6 +77,20 @@ class Neighbourhood:
             self.since[j] = t  # first this: whoever looks in between must not see the old link
             self.lost.pop(j, None)
 
+    def links(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The first rounds of links that came later, and the first without those that are lost."""
+        with self._lock:
+            return {j: t for j, t in self.since.items() if t != NEVER}, dict(self.lost)
+
+    def recall(self, since: Mapping[int, int], lost: Mapping[int, int]) -> None:
+        """Take over what was kept; what was agreed upon since then stands."""
+        with self._lock:
+            for j, t in since.items():
+                known = self.since.get(j, NEVER)
+                self.since[j] = t if known == NEVER else max(known, t)
+            both = dict(lost) | self.lost
+            self.lost = {j: t for j, t in both.items() if j in self.weights and t >= self.since.get(j, 0)}
+
     def drop(self, j: int, t: int) -> None:
         """From round t on the link to j is gone, unless another was agreed upon meanwhile."""
         with self._lock:
@@ -150,21 +164,15 @@ class SiteHost(Block):
 
     def memory(self) -> dict[str, Tensor]:
         kept = {f"{_LEDGER}{j}": values.clone() for j, values in self.ledger.items()}
-        links = {
-            _LOST: _pairs(self.hood.lost),
-            _SINCE: _pairs({j: t for j, t in self.hood.since.items() if t != NEVER}),
-        }
-        return kept | self.outbox.memory(self._t) | links
+        since, lost = self.hood.links()
+        return kept | self.outbox.memory(self._t) | {_LOST: _pairs(lost), _SINCE: _pairs(since)}
 
     def recall(self, memory: dict[str, Tensor]) -> None:
         names = [name for name in memory if name.startswith(_LEDGER)]
         self.ledger = {int(name.removeprefix(_LEDGER)): memory[name].clone() for name in names}
         self.outbox.recall(memory)
-        for j, t in memory.get(_SINCE, _pairs({})).tolist():
-            known = self.hood.since.get(j, NEVER)
-            self.hood.since[j] = t if known == NEVER else max(known, t)  # a later one was agreed upon since
-        lost = {j: t for j, t in memory.get(_LOST, _pairs({})).tolist() if t >= self.hood.since.get(j, 0)}
-        self.hood.lost = {j: t for j, t in lost.items() if j in self.hood.weights}
+        nothing = _pairs({})
+        self.hood.recall(dict(memory.get(_SINCE, nothing).tolist()), dict(memory.get(_LOST, nothing).tolist()))
 
 
 def _pairs(values: Mapping[int, int]) -> Tensor:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import networkx as nx
 from rich.console import Console
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from netfleet.errors import CheckpointError
 from netfleet.history import History
@@ -98,7 +98,7 @@ def _table(said: Sequence[Said]) -> Table:
     table = _columns("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "cert.")
     newest = max((each.table["round"] for each in said if each.table), default=0)
     for each in said:
-        table.add_row(each.whom.name, *map(Text, _cells(each.table, newest)))
+        table.add_row(*map(escape, (each.whom.name, *_cells(each.table, newest))))
     return table
 
 
@@ -187,6 +187,8 @@ def _invariant_lines(answers: Sequence[dict[str, Any]], groups: Sequence[Sequenc
 def _invariant_line(answers: Sequence[dict[str, Any]], whose: str) -> str:
     if names := missing(answers):
         return f"Σ(y − g) is 0 over all sites that train together only; there is no answer from {', '.join(names)}."
+    if silent := [answer["site"] for answer in answers if not answer["sketches"]]:
+        return f"Σ(y − g): nothing from {', '.join(silent)}; sites tell it the operator only, after their first round."
     found = invariant(answers)
     if found is None:
         return f"Σ(y − g): there is no round of which all of these sites{whose} still know."

@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -18,8 +18,9 @@ import grpc
 import grpc.aio
 
 from netfleet.engines.block import Tag
-from netfleet.errors import FrameError, TransportError
+from netfleet.errors import ConfigError, FrameError, TransportError
 from netfleet.p2p import sieve, wire
+from netfleet.p2p.logs import printable
 from netfleet.p2p.outbox import Message, Outbox
 from netfleet.p2p.sites import Neighbour, Site
 from netfleet.p2p.tls import OPERATOR, Identity
@@ -67,6 +68,10 @@ _REFUSALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUST
 
 #: Told of every refusal: who, and why.
 Refused = Callable[[str, str], None]
+
+
+class Silence(TransportError):
+    """A neighbour that is connected but says nothing."""
 
 
 class Answer(NamedTuple):
@@ -122,8 +127,8 @@ class Desk(Protocol):
     def model(self) -> Message:
         """The model as it was last made durable."""
 
-    def status(self) -> bytes:
-        """How the site is, as JSON."""
+    def status(self, name: str) -> bytes:
+        """How the site is, as JSON, for whoever has this name."""
 
 
 class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -237,7 +242,7 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
                     f"{name} ({context.peer()})", "asked for the status, but is neither operator nor neighbour"
                 )
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, "neither operator nor neighbour")
-            return await asyncio.to_thread(self.desk.status)
+            return await asyncio.to_thread(self.desk.status, name)
 
     @asynccontextmanager
     async def _admitted(self, name: str, context: Any) -> AsyncIterator[Turn]:
@@ -276,7 +281,12 @@ async def serve(site: Site, identity: Identity, handler: Server) -> grpc.aio.Ser
     credentials = grpc.ssl_server_credentials(
         [(identity.key, identity.certificate)], identity.ca, require_client_auth=True
     )
-    server.add_secure_port(site.listen, credentials)
+    try:
+        server.add_secure_port(site.listen, credentials)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"cannot listen on {site.listen} ({error}); free the port, or change listen in site.toml"
+        ) from None
     await server.start()
     return server
 
@@ -299,6 +309,7 @@ class Client:
         pauses, silent = _pauses(), None
         t, call = wanted.expected.t, wanted.expected.call
         while not wanted.given_up():
+            begun = time.monotonic()
             request = Frame(Kind.PULL, self._run, self.site.number, t, call, body=wire.pack_rounds(rounds))
             try:
                 answer = await self._attempt(contact, request, wanted)
@@ -306,9 +317,11 @@ class Client:
                 if answer.kind != Kind.WAIT:
                     contact.waiting = ""
                     return answer
-                contact.waiting = f"is in round {answer.t}"
+                contact.waiting = f"is in round {answer.t}" if answer.t >= 0 else "is about to begin"
                 await asyncio.sleep(next(pauses))  # who means harm may answer at once, and for ever
                 continue
+            except Silence as error:
+                contact.waiting, silent = str(error), begun if silent is None else silent
             except FrameError as error:
                 self.refused(contact.about.name, str(error))
                 contact.waiting = f"sent what was refused: {error}"
@@ -322,6 +335,12 @@ class Client:
                 return Answer(Kind.WAIT, contact.t)
             await asyncio.sleep(next(pauses))
         return Answer(Kind.JOIN, contact.t)
+
+    async def confirm(self, contact: Contact, t: int) -> None:
+        """Tell a neighbour that has left that this site knows, by asking for what comes after the end."""
+        request = Frame(Kind.PULL, self._run, self.site.number, t)
+        with suppress(TransportError, grpc.aio.AioRpcError):
+            await self._attempt(contact, request, Wanted(Expected(self._run, contact.about.number, t, 0, "", 0)))
 
     async def join(self, contact: Contact) -> Answer:
         """Ask a neighbour once to be taken as one: JOINED and the first round, or what it says instead."""
@@ -348,7 +367,7 @@ class Client:
             assembly.feed(frame)
         if not assembly.complete:
             raise FrameError("a truncated message: the stream ended before its last byte")
-        if not await asyncio.to_thread(wanted.finite):
+        if not await asyncio.to_thread(_is_finite, wanted):
             raise FrameError("a message with a number that is not finite (NaN or infinity)")
         contact.hear(wanted.expected.t)
         return Answer(Kind.CHUNK, wanted.expected.t)
@@ -376,13 +395,21 @@ async def _in_time(call: Any) -> AsyncIterator[bytes]:
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                raise FrameError(f"no answer for {DEADLINE:.0f} s, although it is connected") from None
+                raise Silence(f"is connected, but has not answered for {DEADLINE:.0f} s") from None
             except grpc.aio.AioRpcError as error:
                 if "message larger than max" in (error.details() or ""):
                     raise FrameError(f"an oversized frame: more than {LARGEST} bytes") from None
                 raise
     finally:
         call.cancel()
+
+
+def _is_finite(wanted: Wanted) -> bool:
+    """Whether a message can be read, and has finite numbers only; a codec may find no sense in what it gets."""
+    try:
+        return wanted.finite()
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise FrameError(f"a message that cannot be decoded: {str(error).splitlines()[0]}") from None
 
 
 def _pauses() -> Any:
@@ -395,7 +422,7 @@ def _pauses() -> Any:
 
 def reason(error: grpc.aio.AioRpcError) -> str:
     """Why a call failed, in a few words of which the other is the subject."""
-    words = (error.details() or error.code().name).splitlines()[0]
+    words = printable((error.details() or error.code().name).splitlines()[0])
     if error.code() == grpc.StatusCode.UNAVAILABLE:
         if (why := sieve.failure(words)) is not None:
             return f"answers with {why}"
