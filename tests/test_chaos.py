@@ -8,9 +8,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+
 from test_node import DIGITS
 from trial import ACCIDENTS, Trial, arm, trial
+
+pytestmark = pytest.mark.slow
 
 KILLS, ACCIDENTAL = 40, 20
 CHAOS: dict[str, Any] = {

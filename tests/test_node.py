@@ -13,6 +13,8 @@ from netfleet.config import experiment
 from netfleet.experiment import run_experiment
 from trial import trial
 
+pytestmark = pytest.mark.slow
+
 DIGITS: dict[str, Any] = {
     "rounds": 12,
     "topology": {"kind": "erdos-renyi", "p": 0.5, "workers": 8},

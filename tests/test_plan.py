@@ -213,7 +213,7 @@ def test_other_folders_are_not_taken_for_a_plans(out: Path, tmp_path: Path) -> N
 def test_the_folders_hold_what_they_should_and_keys_are_private(out: Path) -> None:
     found = sorted(str(path.relative_to(out)) for path in out.rglob("*") if path.is_file())
     site = ("ca.pem", "experiment.toml", "node.key", "node.pem", "site.toml")
-    operator = ("ca.pem", "node.key", "node.pem", "plan.toml")
+    operator = ("ca.pem", "experiment.toml", "node.key", "node.pem", "plan.toml")
     expected = [f"{name}/{file}" for name in NAMES for file in site]
     assert found == sorted(expected + [f"operator/{file}" for file in operator] + ["ca/ca.key", "ca/ca.pem"])
     for key in out.rglob("*.key"):

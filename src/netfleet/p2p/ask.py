@@ -12,7 +12,7 @@ import grpc.aio
 
 from netfleet.p2p.sites import Neighbour, Site
 from netfleet.p2p.tls import Identity
-from netfleet.p2p.transport import STATUS
+from netfleet.p2p.transport import STATUS, reason
 
 #: Seconds for an answer, and the most bytes that it may have.
 WITHIN, MOST = 5.0, 4 << 20
@@ -55,7 +55,8 @@ async def _ask(site: Whom, credentials: grpc.ChannelCredentials, within: float) 
             answer = await channel.unary_unary(STATUS)(b"", timeout=within, wait_for_ready=False)
             table = json.loads(answer)
         except grpc.aio.AioRpcError as error:
-            return Said(site, None, (error.details() or error.code().name).splitlines()[0][-160:])
+            late = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+            return Said(site, None, f"did not answer within {within:g} s" if late else reason(error))
         except ValueError:
             return Said(site, None, "answered something that is not JSON")
     return Said(site, table) if isinstance(table, dict) else Said(site, None, "answered something else")

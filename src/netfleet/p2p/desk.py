@@ -62,7 +62,7 @@ class FrontDesk:
 
     def meet(self, name: str) -> Contact | None:
         with self._lock:
-            for contact in self.contacts.values():
+            for contact in list(self.contacts.values()):
                 if contact.about.name == name:
                     return contact
             try:
@@ -73,7 +73,10 @@ class FrontDesk:
 
     def _introduce(self, name: str) -> Contact | None:
         """A neighbour whom the operator has admitted since, by a file of its own."""
-        check_name(name)
+        try:
+            check_name(name)
+        except ConfigError:
+            return None  # no site can have it
         path = self.folder / NEIGHBOURS_FOLDER / f"{name}.toml"
         if not path.is_file():
             return None
@@ -124,7 +127,7 @@ class FrontDesk:
         return Frame(Kind.JOINED, self._run, self.site.number, t)
 
     def _write_links(self) -> None:
-        text = json.dumps({str(j): t for j, t in self.hood.since.items() if t != NEVER}, indent=1)
+        text = json.dumps({str(j): t for j, t in list(self.hood.since.items()) if t != NEVER}, indent=1)
         write_atomically(self.folder / LINKS_FILE, lambda file: file.write(text.encode()))
 
     def model(self) -> Message:
@@ -159,7 +162,8 @@ class FrontDesk:
     def apart(self) -> list[int]:
         """Sites that nobody whom this one can reach has heard of for long.
 
-        News of a site k links away is at most 2k rounds old, so twice the number of sites is long.
+        News of a site k links away is at most 2k rounds old, so twice the number of sites is long. One that is about to
+        join is not missed yet.
         """
         t, long = self.outbox.t, 2 * len(self.known)
-        return [k for k, seen in sorted(self.known.items()) if t - seen > long and k != self.site.number]
+        return [k for k, seen in sorted(self.known.items()) if 0 <= seen < t - long and k != self.site.number]

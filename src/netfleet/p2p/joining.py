@@ -19,9 +19,8 @@ from netfleet import checkpoint
 from netfleet.engines.loop import Counted, Snapshot, begin
 from netfleet.errors import FrameError, TransportError
 from netfleet.history import History
-from netfleet.p2p.site import NEVER
 from netfleet.p2p.sites import LEAVE_FILE, RUN_FOLDER
-from netfleet.p2p.transport import Answer, Wanted
+from netfleet.p2p.transport import Answer, Wanted, reason
 from netfleet.p2p.wire import Expected, Kind
 
 if TYPE_CHECKING:
@@ -68,9 +67,10 @@ async def _knock(node: Node, j: int) -> Answer:
                     contact.waiting = "says that the training is over" if answer.kind == Kind.DONE else ""
                     return answer
                 except FrameError as error:
+                    node.log.refused(contact.about.name, str(error))
                     contact.waiting = f"sent what was refused: {error}"
                 except grpc.aio.AioRpcError as error:
-                    contact.waiting = f"says {error.details()}"
+                    contact.waiting = reason(error)
                 await asyncio.sleep(0.5)
     except TimeoutError:
         return Answer(Kind.WAIT, -1)
@@ -127,9 +127,3 @@ def durable_model(node: Node, history: History) -> tuple[str, Tensor]:
     parts = [snapshot.state.x] + ([] if snapshot.buffers is None else [snapshot.buffers.to(snapshot.state.x.dtype)])
     model = torch.cat(parts, dim=1).contiguous()
     return _words(model), model.view(torch.uint8)[0]
-
-
-def agreed(node: Node) -> bool:
-    """Whether the site has any link, now or later."""
-    hood = node.hood
-    return any(j not in hood.lost and hood.since.get(j, 0) != NEVER for j in hood.weights)

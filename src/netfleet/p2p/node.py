@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from netfleet.checkpoint import write_atomically
 from netfleet.compression import make_algorithm
 from netfleet.config import Experiment
 from netfleet.engines.block import Content, Tag
@@ -183,7 +184,7 @@ class Node:
         self.log.event("lost", level="warning", neighbour=self.desk.name(j), round=t, why=_why(answer))
 
     def _check_company(self, t: int) -> None:
-        if not joining.agreed(self):
+        if not self.hood.agreed():
             raise TransportError(
                 f"{self.site.name} has no neighbour left in round {t}: all are gone, or have dropped this site. Its "
                 f"state is kept; take part again with the others' current model: netfleet node {self.folder} --rejoin"
@@ -228,6 +229,8 @@ class Node:
         self.bridge.wait(self._answer_until(there, self.linger))
         untold = [self.desk.name(j) for j in sorted(there - self.desk.told)]
         self.log.event("left", round=final.t, untold=", ".join(untold))
+        if not untold:  # else it has to come back and tell them
+            write_atomically(self.folder / LEAVE_FILE, lambda file: file.write(b"%d\n" % final.t))
 
     async def _answer_until(self, told: set[int], seconds: float = LAST_WORDS) -> None:
         until = time.monotonic() + seconds

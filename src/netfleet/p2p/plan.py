@@ -31,6 +31,7 @@ from netfleet.graphs import GRAPHS
 from netfleet.network import network_for
 from netfleet.p2p import pem, tls
 from netfleet.p2p.nodes import Node, Nodes
+from netfleet.p2p.site import check_losable
 from netfleet.p2p.sites import (
     EXPERIMENT_FILE,
     PLAN_FILE,
@@ -104,6 +105,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: Nodes) -> T
     if experiment.network is not None:
         raise ConfigError("[network] makes failures up, and those of sites are real; leave it out")
     check_steps(algorithm, experiment.rounds)
+    if nodes.patience:
+        check_losable(algorithm)
     topology = build_topology(experiment.topology, run.seed)
     if topology.varying:
         raise ConfigError(

@@ -42,6 +42,8 @@ def run_node(folder: Path, rejoin: bool, metrics: str | None, style: str | None,
     make_importable(str(folder / EXPERIMENT_FILE))
     site, experiment = load_site(folder)
     identity = load_identity(folder, site.name)
+    if not rejoin:
+        _check_stays(site, folder)
     os.environ[SITE_VARIABLE] = site.name
     handshakes.prepare()
     with _locked(folder), handshakes.Handshakes() as watch:
@@ -63,6 +65,16 @@ def _as_json(style: str | None, terminal: TextIO) -> bool:
 def _is_new(site: Site, folder: Path) -> bool:
     """Whether it comes to a training that the others have begun."""
     return not site.planned and not checkpoint.exists(folder / RUN_FOLDER)
+
+
+def _check_stays(site: Site, folder: Path) -> None:
+    """Raise if the site has left, and its neighbours know: nobody waits for it any more."""
+    path = folder / LEAVE_FILE
+    if path.exists() and (t := path.read_text(encoding="ascii").strip()):
+        raise ConfigError(
+            f"{site.name} has left the training after round {t}; to take part again with the others' current model: "
+            f"netfleet node {folder} --rejoin"
+        )
 
 
 def _expose(node: Node, address: str | None) -> None:

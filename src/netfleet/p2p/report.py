@@ -93,7 +93,7 @@ class Report:
             return "left"
         if self.desk.finished:
             return "finished"
-        return "waiting" if any(c.waiting for c in self.desk.contacts.values()) else "training"
+        return "waiting" if any(c.waiting for c in list(self.desk.contacts.values())) else "training"
 
     def _neighbour(self, j: int, contact: Contact, now: float) -> dict[str, Any]:
         hood = self.desk.hood

@@ -14,6 +14,7 @@ ends did or did not share.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +41,10 @@ NEVER = 1 << 62
 
 @dataclass
 class Neighbourhood:
-    """The network as one site knows it: row i of W, without those who are gone or not there yet."""
+    """The network as one site knows it: row i of W, without those who are gone or not there yet.
+
+    The training asks it and gives links up in one thread; links are added in another.
+    """
 
     i: int
     weights: dict[int, float]  # of the neighbours
@@ -48,6 +52,7 @@ class Neighbourhood:
     since: dict[int, int] = field(default_factory=dict)  # who came later, and the first round of the link
     varying: bool = True
     freezes: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def m(self) -> int:
@@ -60,12 +65,23 @@ class Neighbourhood:
 
     def neighbours(self, t: int) -> list[int]:
         """Who is there in round t."""
-        return sorted(j for j in self.weights if self.there(j, t))
+        return sorted(j for j in list(self.weights) if self.there(j, t))
+
+    def agreed(self) -> bool:
+        """Whether there is any link, now or later."""
+        return any(j not in self.lost and self.since.get(j, 0) != NEVER for j in list(self.weights))
 
     def add(self, j: int, t: int) -> None:
         """From round t on the link to j is there, as if it were new."""
-        self.since[j] = t  # first this: whoever looks in between must not see the old link
-        self.lost.pop(j, None)
+        with self._lock:
+            self.since[j] = t  # first this: whoever looks in between must not see the old link
+            self.lost.pop(j, None)
+
+    def drop(self, j: int, t: int) -> None:
+        """From round t on the link to j is gone, unless another was agreed upon meanwhile."""
+        with self._lock:
+            if self.since.get(j, 0) <= max(t, 0):
+                self.lost.setdefault(j, t)
 
     def W(self, t: int = 0) -> csr_array:
         """Row i; those of the others are not known here."""
@@ -108,7 +124,7 @@ class SiteHost(Block):
 
     def drop(self, j: int, t: int) -> None:
         """Neighbour j is gone from round t on; what came from it is taken back at the end of the round."""
-        self.hood.lost.setdefault(j, t)
+        self.hood.drop(j, t)
 
     def mixer(self, t: int) -> Mix:
         self._t = t

@@ -34,11 +34,10 @@ class Invariant(NamedTuple):
 def print_status(said: Sequence[Said], console: Console) -> None:
     """A line for each site, then what can be said of all."""
     console.print(_table(said))
-    for each in said:
-        for line in _remarks(each):
-            _say(console, line)
     answers = [each.table for each in said if each.table is not None]
-    _say(console, _invariant_line(answers, len(said)))
+    remarks = [line for each in said for line in _remarks(each)]
+    for line in [*remarks, *_apart_lines(answers), _invariant_line(answers, len(said))]:
+        _say(console, line)
     groups = components(answers)
     if len(groups) > 1:
         parts = "; ".join(", ".join(group) for group in groups)
@@ -58,7 +57,7 @@ def look(folder: Path) -> list[Said]:
 def print_json(said: Sequence[Said]) -> None:
     """All that was answered, for programs."""
     answers = [each.table for each in said if each.table is not None]
-    found = invariant(answers)
+    found = None if missing(answers) else invariant(answers)
     print(
         json.dumps(
             {
@@ -72,23 +71,30 @@ def print_json(said: Sequence[Said]) -> None:
 
 def print_results(folder: Path, sites: Sequence[Site], console: Console) -> None:
     """What every site had in the end, from its history."""
-    table = Table("site", "rounds", "accuracy", "sent", "model")
+    table = _columns("site", "rounds", "accuracy", "sent", "model")
     for site in sites:
-        path = folder / site.name
+        model = folder / site.name / MODEL_FILE
         try:
-            history = History.load(path / RUN_FOLDER)
-            record = history.records[-1]
+            record = History.load(folder / site.name / RUN_FOLDER).records[-1]
+            cells = [str(record["round"]), _quality(record), decimal(record["bytes"])]
         except (CheckpointError, IndexError):
-            table.add_row(site.name, "–", "–", "–", "–")
-            continue
-        model = path / MODEL_FILE
-        sent = decimal(record["bytes"])
-        table.add_row(site.name, str(record["round"]), _quality(record), sent, str(model) if model.exists() else "–")
+            cells = ["–"] * 3
+        table.add_row(site.name, *cells, model.name if model.exists() else "–")
     console.print(table)
+    _say(console, f"Models are in {folder}/NAME, histories in {folder}/NAME/{RUN_FOLDER}.")
+
+
+def _columns(*heads: str) -> Table:
+    """A table that fits a terminal; names may be folded, numbers not."""
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for head in heads:
+        text = head in ("site", "state", "model")
+        table.add_column(head, justify="left" if text else "right", no_wrap=head != "site", overflow="fold")
+    return table
 
 
 def _table(said: Sequence[Said]) -> Table:
-    table = Table("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "certificate")
+    table = _columns("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "cert.")
     newest = max((each.table["round"] for each in said if each.table), default=0)
     for each in said:
         table.add_row(each.whom.name, *_cells(each.table, newest))
@@ -128,9 +134,26 @@ def _remarks(said: Said) -> list[str]:
         elif link["waiting"]:
             heard = "never heard of" if link["heard"] is None else f"last heard of {in_words(link['heard'])} ago"
             lines.append(f"{said.whom.name}: waits for {link['name']}, which {link['waiting']}; {heard}")
-    if said.table["apart"]:
-        lines.append(f"{said.whom.name}: no longer connected to {', '.join(said.table['apart'])}")
     return lines
+
+
+def _apart_lines(answers: Sequence[dict[str, Any]]) -> list[str]:
+    """Who hears no more of whom, unless it has been said that they lost each other."""
+    links = [(answer["site"], link) for answer in answers for link in answer["neighbours"]]
+    names = {f"site {link['number']}": link["name"] for _, link in links}  # a site knows its neighbours' only
+    lost = {(site, link["name"]) for site, link in links if link["lost"] is not None}
+    lines: dict[str, list[str]] = {}
+    for answer in answers:
+        apart = [names.get(name, name) for name in answer["apart"]]
+        if apart := [name for name in apart if (answer["site"], name) not in lost]:
+            lines.setdefault(", ".join(apart), []).append(answer["site"])
+    return [f"{', '.join(sites)}: no longer connected to {apart}" for apart, sites in lines.items()]
+
+
+def missing(answers: Sequence[dict[str, Any]]) -> list[str]:
+    """Sites that train with those who answered, but did not answer."""
+    there = {link["name"] for answer in answers for link in answer["neighbours"] if link["there"]}
+    return sorted(there - {answer["site"] for answer in answers})
 
 
 def invariant(answers: Sequence[dict[str, Any]]) -> Invariant | None:
@@ -146,8 +169,12 @@ def invariant(answers: Sequence[dict[str, Any]]) -> Invariant | None:
 
 
 def _invariant_line(answers: Sequence[dict[str, Any]], asked: int) -> str:
-    if answers and not any(answer["sketches"] for answer in answers):
+    if not answers:
+        return "No site answered: none is running, or none can be reached from here."
+    if not any(answer["sketches"] for answer in answers):
         return f"{answers[0]['algorithm']} tracks no gradient: there is no Σ(y − g)."
+    if names := missing(answers):
+        return f"Σ(y − g) is 0 over all sites that train together only; there is no answer from {', '.join(names)}."
     found = invariant(answers)
     if found is None:
         return "Σ(y − g): there is no round of which all of these sites know."

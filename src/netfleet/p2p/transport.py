@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -18,11 +18,12 @@ import grpc
 import grpc.aio
 
 from netfleet.engines.block import Tag
-from netfleet.errors import FrameError
+from netfleet.errors import FrameError, TransportError
 from netfleet.p2p import wire
 from netfleet.p2p.outbox import Message, Outbox
 from netfleet.p2p.sites import Neighbour, Site
 from netfleet.p2p.tls import OPERATOR, Identity
+from netfleet.p2p.turns import Turn, Turns
 from netfleet.p2p.wire import Assembly, Expected, Frame, Kind
 
 PULL, STATUS = "/netfleet.Peer/Pull", "/netfleet.Peer/Status"
@@ -30,14 +31,26 @@ PULL, STATUS = "/netfleet.Peer/Pull", "/netfleet.Peer/Status"
 HOLD, DEADLINE = 20.0, 30.0
 #: Pauses between attempts grow from the first to the second, in seconds.
 PAUSES = (0.05, 5.0)
-#: Requests of one neighbour that are served at a time; more is a flood.
-MOST = 4
+#: Bytes of the largest frame.
+LARGEST = wire.HEADER_SIZE + wire.CHUNK
 _LIMITS = [
-    ("grpc.max_receive_message_length", wire.HEADER_SIZE + wire.CHUNK),
-    ("grpc.max_send_message_length", wire.HEADER_SIZE + wire.CHUNK),
+    ("grpc.max_receive_message_length", LARGEST),
+    ("grpc.max_send_message_length", LARGEST),
     ("grpc.max_metadata_size", 8192),
+    ("grpc.absolute_max_metadata_size", 16384),
 ]
-_SERVER = [*_LIMITS, ("grpc.max_concurrent_streams", 64), ("grpc.so_reuseport", 0)]
+#: What others can cost: those without a certificate have ten seconds and too few connections to use up all files.
+_SERVER = [
+    *_LIMITS,
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 16),
+    ("grpc.max_allowed_incoming_connections", 400),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+]
 _CLIENT = [
     *_LIMITS,
     ("grpc.keepalive_time_ms", 20_000),
@@ -49,6 +62,8 @@ _CLIENT = [
 
 #: What may be said instead of a message.
 _SAYINGS = (Kind.WAIT, Kind.DROPPED, Kind.LEFT, Kind.DONE, Kind.JOINED)
+
+_REFUSALS = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 #: Told of every refusal: who, and why.
 Refused = Callable[[str, str], None]
@@ -117,7 +132,7 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, site: Site, outbox: Outbox, desk: Desk, refused: Refused) -> None:
         self.site, self.outbox, self.refused, self.desk = site, outbox, refused, desk
         self._run = bytes.fromhex(site.run)
-        self._under_way: dict[str, int] = {}
+        self.turns = Turns()
         self._news = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,23 +154,27 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         """The handler of a method, as gRPC asks for it."""
         if details.method == PULL:
-            return grpc.unary_stream_rpc_method_handler(self.pull)
+            return grpc.stream_stream_rpc_method_handler(self.pull)
         if details.method == STATUS:
-            return grpc.unary_unary_rpc_method_handler(self.status)
+            return grpc.stream_unary_rpc_method_handler(self.status)
         return None
 
-    async def pull(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def pull(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         """A message, or why there is none."""
         name = _name(context)
-        async with self._admitted(name, context):
+        who = f"{name} ({context.peer()})"  # gRPC forgets it when it cuts a call off
+        async with self._admitted(name, context) as turn:
             try:
-                frame, contact = self._understood(request, name)
+                frame, contact = self._understood(await _only(requests), name)
                 async for answer in self._answers(frame, contact):
                     data = answer.encode()
                     contact.sent += len(data)
+                    turn.sent += len(data)
+                    if answer.kind == Kind.HEAD and frame.kind == Kind.PULL:
+                        turn.tag = Tag(frame.t, frame.call)
                     yield data
             except FrameError as error:
-                self.refused(f"{name} ({context.peer()})", str(error))
+                self.refused(who, str(error))
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
 
     def _understood(self, request: bytes, name: str) -> tuple[Frame, Contact]:
@@ -209,7 +228,7 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
         except TimeoutError:
             return Frame(Kind.WAIT, self._run, self.site.number, self.outbox.t), None
 
-    async def status(self, request: bytes, context: Any) -> bytes:
+    async def status(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
         """What the operator, or a neighbour, may know."""
         name = _name(context)
         async with self._admitted(name, context):
@@ -221,23 +240,33 @@ class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
             return await asyncio.to_thread(self.desk.status)
 
     @asynccontextmanager
-    async def _admitted(self, name: str, context: Any) -> AsyncIterator[None]:
-        """A turn for one request, if its sender has not too many under way."""
-        under_way = self._under_way.get(name, 0)
-        if under_way >= MOST:
-            self.refused(f"{name} ({context.peer()})", f"a flood: more than {MOST} requests at a time")
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"more than {MOST} requests at a time")
-        self._under_way[name] = under_way + 1
-        try:
-            yield
-        finally:
-            self._under_way[name] -= 1
+    async def _admitted(self, name: str, context: Any) -> AsyncIterator[Turn]:
+        """A turn for one request, if its sender has not had too many; strangers take turns among themselves."""
+        known = name in (OPERATOR, self.site.name) or self.desk.meet(name) is not None
+        with ExitStack() as stack:
+            try:
+                turn = stack.enter_context(self.turns.turn(name if known else ""))
+            except TransportError as error:
+                self.refused(f"{name} ({context.peer()})", str(error))
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            yield turn
 
 
 def _name(context: Any) -> str:
     """Who asks, by the certificate that TLS has checked."""
     names = context.auth_context().get("x509_common_name", [])
     return names[0].decode("utf-8", "replace") if len(names) == 1 else ""
+
+
+async def _only(requests: AsyncIterator[bytes]) -> bytes:
+    """The one message of a call. gRPC cuts off what is oversized without a word; then there is none."""
+    try:
+        async with asyncio.timeout(DEADLINE):
+            return await anext(aiter(requests))
+    except StopAsyncIteration:
+        raise FrameError(f"a request without a frame, or with an oversized one: more than {LARGEST} bytes") from None
+    except TimeoutError:
+        raise FrameError(f"a request without a frame for {DEADLINE:.0f} s") from None
 
 
 async def serve(site: Site, identity: Identity, handler: Server) -> grpc.aio.Server:
@@ -278,12 +307,15 @@ class Client:
                     contact.waiting = ""
                     return answer
                 contact.waiting = f"is in round {answer.t}"
+                await asyncio.sleep(next(pauses))  # who means harm may answer at once, and for ever
                 continue
             except FrameError as error:
                 self.refused(contact.about.name, str(error))
                 contact.waiting = f"sent what was refused: {error}"
             except grpc.aio.AioRpcError as error:
-                contact.waiting = _reason(error)
+                contact.waiting = reason(error)
+                if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED:  # it is there, and has enough of this site
+                    silent = None
             now, known = time.monotonic(), t > 0 or contact.heard is not None
             silent = now if silent is None else silent
             if self.site.patience and known and now - silent > self.site.patience:
@@ -309,6 +341,8 @@ class Client:
             frame = wire.decode(data)
             if frame.kind in _SAYINGS:
                 wire.check_origin(frame, self._run, contact.about.number)
+                if frame.kind == Kind.WAIT and frame.t > wanted.expected.t + 1:
+                    raise FrameError(f"is said to be in round {frame.t}, but has nothing for round {wanted.expected.t}")
                 contact.hear(frame.t)
                 return Answer(frame.kind, frame.t)
             assembly.feed(frame)
@@ -343,6 +377,10 @@ async def _in_time(call: Any) -> AsyncIterator[bytes]:
                 return
             except TimeoutError:
                 raise FrameError(f"no answer for {DEADLINE:.0f} s, although it is connected") from None
+            except grpc.aio.AioRpcError as error:
+                if "message larger than max" in (error.details() or ""):
+                    raise FrameError(f"an oversized frame: more than {LARGEST} bytes") from None
+                raise
     finally:
         call.cancel()
 
@@ -355,7 +393,9 @@ def _pauses() -> Any:
         pause = min(2 * pause, most)
 
 
-def _reason(error: grpc.aio.AioRpcError) -> str:
-    """Why a call failed, in a few words."""
+def reason(error: grpc.aio.AioRpcError) -> str:
+    """Why a call failed, in a few words of which the other is the subject."""
     words = (error.details() or error.code().name).splitlines()[0]
-    return words if error.code() != grpc.StatusCode.UNAVAILABLE else f"cannot be reached ({words[-120:]})"
+    if error.code() == grpc.StatusCode.UNAVAILABLE:
+        return f"cannot be reached ({words.rpartition('last error: ')[2].removeprefix('UNKNOWN: ')[-160:]})"
+    return f"refuses: {words}" if error.code() in _REFUSALS else words

@@ -32,7 +32,7 @@ class Waiting:
         waited = time.monotonic() - self._begun
         if waited < NOTE:
             return
-        whom = [c for c in self.desk.contacts.values() if c.waiting]
+        whom = [c for c in list(self.desk.contacts.values()) if c.waiting]
         text = "; ".join(f"{c.about.name} {c.waiting}" for c in whom) or "neighbours"
         self._noted = True
         self.display.note(f"waits {in_words(waited)} for {text}")

@@ -167,10 +167,11 @@ class Assembly:
         self._begun = True
 
     def _chunk(self, frame: Frame) -> None:
-        if frame.offset != self._have or not frame.body:
-            raise FrameError(f"bytes from {frame.offset} on where those from {self._have} on were due")
-        self._into[self._have : self._have + len(frame.body)] = frame.body
-        self._have += len(frame.body)
+        end = frame.offset + len(frame.body)
+        if frame.offset != self._have or not self._have < end <= self.expected.total:
+            raise FrameError(f"bytes {frame.offset} to {end} where those from {self._have} on were due")
+        self._into[self._have : end] = frame.body
+        self._have = end
 
 
 def check_origin(frame: Frame, run: bytes, sender: int) -> None:

@@ -1,0 +1,114 @@
+"""What `netfleet status` says of the answers that it gets."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+
+from netfleet.p2p.ask import Said, Whom
+from netfleet.p2p.status import print_json, print_status
+
+#: Of five sites on a path.
+NAMES = ("north", "east", "south", "west", "hospital-of-a-longer-name")
+
+
+def answer(number: int, lost: tuple[int, ...] = (), apart: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
+    """What a site says of itself, as in its report."""
+    links = [
+        {
+            "name": NAMES[j],
+            "number": j,
+            "round": 8,
+            "lag": 0,
+            "heard": 0.1,
+            "waiting": "",
+            "lost": 5 if j in lost else None,
+            "there": j not in lost,
+            "sent": 123_400_000,
+            "received": 123_400_000,
+        }
+        for j in (number - 1, number + 1)
+        if 0 <= j < len(NAMES)
+    ]
+    return {
+        "site": NAMES[number],
+        "algorithm": "NET-FLEET",
+        "state": "training",
+        "round": 1234,
+        "rounds": 9999,
+        "record": {"accuracy": 0.98765},
+        "neighbours": links,
+        "apart": list(apart),
+        "refused": 1000,
+        "certificate_days": 3650,
+        "sketches": [(8, [float(number - 2), 0.0])],
+    } | changes
+
+
+def said(answers: dict[int, dict[str, Any]]) -> list[Said]:
+    why = "cannot be reached (x)"
+    return [Said(Whom(name, f"{name}:1"), answers.get(i), why) for i, name in enumerate(NAMES)]
+
+
+def printed(answers: dict[int, dict[str, Any]], width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    print_status(said(answers), console)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_the_table_fits_a_terminal() -> None:
+    lines = printed({i: answer(i) for i in range(5)})
+    rows = [line for line in lines if line.startswith(NAMES[:4])]
+    assert lines[0].split() == ["site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "cert."]
+    assert [row.split()[1:5] for row in rows] == [["training", "1234/9999", "0", "98.8"]] * 4
+    assert all(row.rstrip().endswith("246.8 MB    1000 3650 days") for row in rows[1:])
+    assert max(map(len, rows)) <= 80
+
+
+def test_the_sum_over_all() -> None:
+    lines = printed({i: answer(i) for i in range(5)})
+    assert lines[-1] == "‖Σ(y − g)‖ = 0.00e+00 after round 8 over 5 of 5 sites, where Σ‖y − g‖ = 6."
+
+
+def test_the_sum_over_some_is_not_shown(capsys: Any) -> None:
+    some = {i: answer(i) for i in (0, 1, 2)}
+    lines = printed(some)
+    assert lines[-1].endswith("there is no answer from west.")
+    assert "west: cannot be reached (x)" in lines
+    print_json(said(some))
+    assert json.loads(capsys.readouterr().out)["invariant"] is None
+
+
+def test_two_groups_have_a_sum_each_and_one_of_both() -> None:
+    """After the third of five on a path is lost; the sketches are such that the sum over the rest is 0 again."""
+    answers = {
+        0: answer(0, apart=("site 2", "site 3", "site 4")),
+        1: answer(1, lost=(2,), apart=("south", "site 3", "site 4")),
+        3: answer(3, lost=(2,), apart=("site 0", "site 1", "south")),
+        4: answer(4, apart=("site 0", "site 1", "site 2")),
+    }
+    lines = printed(answers)
+    assert "east: without south since round 5" in lines
+    assert f"north: no longer connected to south, west, {NAMES[4]}" in lines
+    assert f"east: no longer connected to west, {NAMES[4]}" in lines
+    assert lines[-2].startswith("‖Σ(y − g)‖ = 0.00e+00 after round 8 over 4 of 5 sites")
+    assert lines[-1].endswith(f"no longer reach each other: east, north; {NAMES[4]}, west")
+
+
+def test_whom_a_site_waits_for() -> None:
+    waits = answer(0)
+    waits["neighbours"][0] |= {"waiting": "is in round 3", "heard": None}
+    lines = printed({i: waits if i == 0 else answer(i) for i in range(5)})
+    assert "north: waits for east, which is in round 3; never heard of" in lines
+
+
+def test_nobody_answers() -> None:
+    assert printed({})[-1].startswith("No site answered")
+
+
+def test_a_method_without_tracking() -> None:
+    lines = printed({i: answer(i, sketches=[], algorithm="DSGD") for i in range(5)})
+    assert lines[-1] == "DSGD tracks no gradient: there is no Σ(y − g)."
