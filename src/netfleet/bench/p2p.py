@@ -17,7 +17,7 @@ from netfleet.bench.measure import Report, Spread, ratio
 #: Float32 numbers in a message: 40 MB.
 D = 10_000_000
 #: Seconds to look at a system once a killed node is back, and our patience where it has an end.
-BACK, PATIENCE = 20.0, 3.0
+BACK, PATIENCE = 15.0, 3.0
 #: Other systems: adapter, its verbs, and the seconds to look while a node is away (beyond the system's time-out).
 RIVALS = {
     "p2pfl": ("p2pfl_fedavg.py", ("node",), 80.0),
@@ -47,8 +47,8 @@ def run(quick: bool) -> Report:
         "and makes the state durable in every round; the others exchange one and keep it in memory. The heads of "
         "src/netfleet/bench/adapters/p2p say what they run and with what settings.",
         "killed: SIGKILL to one node and all that it started, in the middle of its work; later the same command again "
-        "(netfleet with a patience: and --rejoin). To go on is to do three more rounds. Without a patience our nodes "
-        "are meant to wait.",
+        "(netfleet with a patience: and --rejoin). To go on is to do three more rounds; the seconds include the start "
+        "of the process. Without a patience our nodes are meant to wait.",
         "p2pfl is “built for fault tolerance” (docs/source/introduction.md in github.com/p2pfl/p2pfl). It forgets a "
         "node after 5 s without a heartbeat, but may wait for its model first: for 60 s here, 300 by default. Nodes "
         "that come while others learn are “not fully supported” (Node.connect in p2pfl/node.py).",
