@@ -69,8 +69,10 @@ def test_status_over_all_sites_and_from_one(tmp_path: Path, capsys: Any) -> None
         sites.reach(20, *sites.names)
         assert main(["status", str(sites.folder)]) == 0
         text = capsys.readouterr().out
-        assert "over 3 of 3 sites" in text
-        assert main(["status", str(sites.folder / "s0"), "--json"]) == 0
+        assert "over 3 sites, where" in text
+        assert main(["status", str(sites.folder / "s0")]) == 0
+        assert "sites tell it the operator only" in capsys.readouterr().out
+        assert main(["status", str(sites.folder), "--json"]) == 0
         answer = json.loads(capsys.readouterr().out)
         assert set(answer["sites"]) == {"s0", "s1", "s2"}
         assert answer["invariant"]["norm"] < 1e-12 * max(answer["invariant"]["of"], 1)
@@ -156,12 +158,12 @@ def test_a_wait_is_shown_soon_and_logged_later(tmp_path: Path, monkeypatch: pyte
 
 def test_sketches_add_up_like_the_vectors() -> None:
     vectors = torch.randn(5, 1000, dtype=torch.float64)
-    sketches = torch.tensor([Sketcher("ab" * 32)(vector) for vector in vectors])
+    sketches = torch.tensor([Sketcher("ab" * 32)(vector) for vector in vectors], dtype=torch.float64)
     assert sketches.shape == (5, SUMS)
-    total = torch.tensor(Sketcher("ab" * 32)(vectors.sum(dim=0)))
+    total = torch.tensor(Sketcher("ab" * 32)(vectors.sum(dim=0)), dtype=torch.float64)
     assert torch.allclose(sketches.sum(dim=0), total)
     assert 0.5 < total.norm() / vectors.sum(dim=0).norm() < 2
-    assert not torch.allclose(torch.tensor(Sketcher("cd" * 32)(vectors[0])), sketches[0])
+    assert not torch.allclose(torch.tensor(Sketcher("cd" * 32)(vectors[0]), dtype=torch.float64), sketches[0])
 
 
 def test_trials_leave_nothing_behind(tmp_path: Path) -> None:

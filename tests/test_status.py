@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from netfleet.p2p.ask import Said, Whom
-from netfleet.p2p.status import print_json, print_status
+from netfleet.p2p.ask import Said, Whom, cleaned, is_report
+from netfleet.p2p.report import SUMS
+from netfleet.p2p.status import components, print_json, print_status
 
 #: Of five sites on a path.
 NAMES = ("north", "east", "south", "west", "hospital-of-a-longer-name")
@@ -39,12 +40,12 @@ def answer(number: int, lost: tuple[int, ...] = (), apart: tuple[str, ...] = (),
         "state": "training",
         "round": 1234,
         "rounds": 9999,
-        "record": {"accuracy": 0.98765},
+        "record": {"accuracy": 0.98765, "consensus_error": None},
         "neighbours": links,
         "apart": list(apart),
         "refused": 1000,
         "certificate_days": 3650,
-        "sketches": [(8, [float(number - 2), 0.0])],
+        "sketches": [[8, [float(number - 2), *[0.0] * (SUMS - 1)]]],
     } | changes
 
 
@@ -70,7 +71,7 @@ def test_the_table_fits_a_terminal() -> None:
 
 def test_the_sum_over_all() -> None:
     lines = printed({i: answer(i) for i in range(5)})
-    assert lines[-1] == "‖Σ(y − g)‖ = 0.00e+00 after round 8 over 5 of 5 sites, where Σ‖y − g‖ = 6."
+    assert lines[-1] == "‖Σ(y − g)‖ = 0.00e+00 after round 8 over 5 sites, where Σ‖y − g‖ = 6."
 
 
 def test_the_sum_over_some_is_not_shown(capsys: Any) -> None:
@@ -82,20 +83,26 @@ def test_the_sum_over_some_is_not_shown(capsys: Any) -> None:
     assert json.loads(capsys.readouterr().out)["invariant"] is None
 
 
-def test_two_groups_have_a_sum_each_and_one_of_both() -> None:
-    """After the third of five on a path is lost; the sketches are such that the sum over the rest is 0 again."""
-    answers = {
-        0: answer(0, apart=("site 2", "site 3", "site 4")),
-        1: answer(1, lost=(2,), apart=("south", "site 3", "site 4")),
-        3: answer(3, lost=(2,), apart=("site 0", "site 1", "south")),
-        4: answer(4, apart=("site 0", "site 1", "site 2")),
+def test_two_groups_have_a_sum_each() -> None:
+    """After the third of five on a path is lost."""
+    lost = {
+        0: answer(0, apart=("site 2", "site 3", "site 4"), sketches=[(8, [1.0])]),
+        1: answer(1, lost=(2,), apart=("south", "site 3", "site 4"), sketches=[(8, [-1.0])]),
+        3: answer(3, lost=(2,), apart=("site 0", "site 1", "south"), sketches=[(9, [2.0])]),
+        4: answer(4, apart=("site 0", "site 1", "site 2"), sketches=[(9, [2.0])]),
     }
-    lines = printed(answers)
+    lines = printed(lost)
     assert "east: without south since round 5" in lines
     assert f"north: no longer connected to south, west, {NAMES[4]}" in lines
     assert f"east: no longer connected to west, {NAMES[4]}" in lines
-    assert lines[-2].startswith("‖Σ(y − g)‖ = 0.00e+00 after round 8 over 4 of 5 sites")
+    assert lines[-3] == "‖Σ(y − g)‖ = 0.00e+00 after round 8 over 2 sites (east, north), where Σ‖y − g‖ = 2."
+    assert lines[-2].startswith("‖Σ(y − g)‖ = 4.00e+00 after round 9 over 2 sites (")
     assert lines[-1].endswith(f"no longer reach each other: east, north; {NAMES[4]}, west")
+
+
+def test_sites_that_do_not_answer_are_not_a_gap() -> None:
+    some = [answer(i) for i in (0, 2, 4)]
+    assert components(some) == [sorted(NAMES)]
 
 
 def test_whom_a_site_waits_for() -> None:
@@ -103,6 +110,34 @@ def test_whom_a_site_waits_for() -> None:
     waits["neighbours"][0] |= {"waiting": "is in round 3", "heard": None}
     lines = printed({i: waits if i == 0 else answer(i) for i in range(5)})
     assert "north: waits for east, which is in round 3; never heard of" in lines
+
+
+def test_answers_are_checked() -> None:
+    good = answer(1)
+    assert is_report(good)
+    assert not any(map(is_report, (None, [], "east", {})))
+    for key in set(good):
+        assert not is_report({k: v for k, v in good.items() if k != key}), key
+        assert not is_report({**good, key: [["x"]]}), key
+    for key in set(good["neighbours"][0]) - {"lag"}:
+        links = [{**good["neighbours"][0], key: []}]
+        assert not is_report({**good, "neighbours": links}), key
+    assert not is_report({**good, "sketches": [[8, [1.0]]]})
+    assert not is_report({**good, "record": {"accuracy": "1"}})
+
+
+def test_texts_of_answers_cannot_steer_a_terminal() -> None:
+    bad = answer(0, state="\x1b[2J[red]", apart=("\x1b[2J",), algorithm="\n")
+    lines = printed({0: cleaned(bad)})
+    assert "\x1b" not in "".join(lines)
+    assert any("[red]" in line for line in lines)
+
+
+def test_neighbours_say_nothing_of_the_sum() -> None:
+    """What a site is told by its neighbours, of their link with it only."""
+    some = {0: answer(0), 1: answer(1, sketches=[])}
+    some[1]["neighbours"] = [link for link in some[1]["neighbours"] if link["name"] == "north"]
+    assert "Σ(y − g): nothing from east; sites tell it the operator only, after their first round." in printed(some)
 
 
 def test_nobody_answers() -> None:

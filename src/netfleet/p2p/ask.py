@@ -85,12 +85,12 @@ async def _ask(site: Whom, credentials: grpc.ChannelCredentials, within: float) 
             return Said(site, None, f"did not answer within {within:g} s" if late else reason(error))
         except ValueError:
             return Said(site, None, "answered something that is not JSON")
-    if not _is_report(table):
-        return Said(site, None, "answered something that is not a site's report; it may run another version")
+    if not is_report(table) or table["site"] != site.name:
+        return Said(site, None, "answered something that is not this site's report; it may run another version")
     return Said(site, cleaned(table))
 
 
-def _is_report(table: Any) -> bool:
+def is_report(table: Any) -> bool:
     """Whether it has what a site says of itself, each of its kind; whoever is asked may mean harm."""
     return (
         isinstance(table, dict)

@@ -37,9 +37,9 @@ def print_status(said: Sequence[Said], console: Console) -> None:
     console.print(_table(said))
     answers = [each.table for each in said if each.table is not None]
     remarks = [line for each in said for line in _remarks(each)]
-    for line in [*remarks, *_apart_lines(answers), _invariant_line(answers, len(said))]:
-        _say(console, line)
     groups = components(answers)
+    for line in [*remarks, *_apart_lines(answers), *_invariant_lines(answers, groups)]:
+        _say(console, line)
     if len(groups) > 1:
         parts = "; ".join(", ".join(group) for group in groups)
         _say(console, f"These sites train in {len(groups)} groups that no longer reach each other: {parts}")
@@ -169,26 +169,39 @@ def invariant(answers: Sequence[dict[str, Any]]) -> Invariant | None:
     return Invariant(t, len(answers), norm, math.fsum(math.hypot(*each[t]) for each in sketches))
 
 
-def _invariant_line(answers: Sequence[dict[str, Any]], asked: int) -> str:
+def _invariant_lines(answers: Sequence[dict[str, Any]], groups: Sequence[Sequence[str]]) -> list[str]:
+    """Σ(y − g) of every group of sites."""
     if not answers:
-        return "No site answered: none is running, or none can be reached from here."
+        return ["No site answered: none is running, or none can be reached from here."]
     if not any(answer["sketches"] for answer in answers):
-        return f"{answers[0]['algorithm']} tracks no gradient: there is no Σ(y − g)."
+        return [f"{answers[0]['algorithm']} tracks no gradient: there is no Σ(y − g)."]
+    return [
+        _invariant_line(
+            [answer for answer in answers if answer["site"] in group],
+            f" ({', '.join(group)})" if len(groups) > 1 else "",
+        )
+        for group in groups
+    ]
+
+
+def _invariant_line(answers: Sequence[dict[str, Any]], whose: str) -> str:
     if names := missing(answers):
         return f"Σ(y − g) is 0 over all sites that train together only; there is no answer from {', '.join(names)}."
+    if silent := [answer["site"] for answer in answers if not answer["sketches"]]:
+        return f"Σ(y − g): nothing from {', '.join(silent)}; sites tell it the operator only, after their first round."
     found = invariant(answers)
     if found is None:
-        return "Σ(y − g): there is no round of which all of these sites know."
-    where = f"after round {found.t} over {found.sites} of {asked} sites"
+        return f"Σ(y − g): there is no round of which all of these sites{whose} still know."
+    where = f"after round {found.t} over {found.sites} sites{whose}"
     return f"‖Σ(y − g)‖ = {found.norm:.2e} {where}, where Σ‖y − g‖ = {found.of:.3g}."
 
 
 def components(answers: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Groups of sites that reach each other: a link is there if neither end has given it up."""
+    """Groups of sites that reach each other: a link is there if no end that answered has given it up."""
     graph, names = nx.Graph(), {answer["site"] for answer in answers}
     graph.add_nodes_from(names)
     up = {(answer["site"], link["name"]) for answer in answers for link in answer["neighbours"] if link["there"]}
-    graph.add_edges_from((a, b) for a, b in up if (b, a) in up)
+    graph.add_edges_from((a, b) for a, b in up if (b, a) in up or b not in names)
     return sorted(sorted(group) for group in nx.connected_components(graph))
 
 
