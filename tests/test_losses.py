@@ -20,7 +20,14 @@ from netfleet.p2p.status import components, invariant
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.synthetic import Quadratics
 from test_node import DIGITS
-from trial import Trial, die_before_the_checkpoint, die_when_someone_has_left, free_ports, trial
+from trial import (
+    Trial,
+    die_before_the_checkpoint,
+    die_before_the_links,
+    die_when_someone_has_left,
+    free_ports,
+    trial,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -202,19 +209,32 @@ def test_the_graph_of_these_tests_survives_any_two_losses() -> None:
     assert nx.node_connectivity(build_topology(EIGHT).graph) >= 3
 
 
+def half_a_return(sites: Trial, accident: Any) -> None:
+    """s3 agrees with its neighbours on coming back, and dies before it can."""
+    sites.start()
+    sites.reach(20, *sites.names)
+    sites.kill("s3")
+    sites.start("s3", options=("--rejoin",), before=accident)
+    assert sites.wait("s3") == {"s3": -9}
+    assert all((sites.folder / name / "links.json").exists() for name in ("s2", "s4"))
+
+
 def test_a_state_from_before_a_return_is_fenced(tmp_path: Path) -> None:
-    """s3 agrees on coming back, but is started from its old disk: it may not slip into the new links."""
     with trial(tmp_path, QUADRATICS, M) as sites:
-        sites.start()
-        sites.reach(20, *sites.names)
-        sites.kill("s3")
-        sites.start("s3", options=("--rejoin",), before=die_before_the_checkpoint)
-        sites.wait("s3")
-        assert (sites.folder / "s2" / "links.json").exists()
-        sites.start("s3")
+        half_a_return(sites, die_before_the_links)
+        sites.start("s3")  # from its old disk, which knows nothing of the new links
         assert sites.wait("s3") == {"s3": 2}
         assert {event["why"] for event in sites.events("s3", "lost")} == {"has dropped this site"}
         sites.start("s3", options=("--rejoin",))
+        assert set(sites.wait().values()) == {0}
+        assert gap(sites, sites.names) < 1e-12
+        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
+
+
+def test_half_a_return_goes_on_from_the_old_state_without_its_old_links(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        half_a_return(sites, die_before_the_checkpoint)
+        sites.start("s3")
         assert set(sites.wait().values()) == {0}
         assert gap(sites, sites.names) < 1e-12
         check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))

@@ -21,7 +21,9 @@ import torch
 
 import netfleet
 from netfleet.compression import pack
+from netfleet.compression.codecs import TopK
 from netfleet.engines.block import Tag, _content
+from netfleet.errors import FrameError
 from netfleet.p2p import transport, wire
 from netfleet.p2p.desk import FrontDesk
 from netfleet.p2p.logs import Log
@@ -526,3 +528,13 @@ def test_a_pickle_is_not_a_frame() -> None:
     bomb = b"\x80\x04cos\nsystem\n(S'true'\ntR." + struct.pack("!200x")
     with pytest.raises(netfleet.errors.FrameError, match="not netfleet's bytes"):
         wire.decode(bomb)
+
+
+def test_what_a_codec_cannot_read_is_refused() -> None:
+    """Places beyond the end, for example, which only who decodes them sees."""
+    message = torch.tensor([[100, 0, 0, 0, 0, 0, 128, 63]], dtype=torch.uint8)
+    decode = TopK(share=0.1).decode
+    expected = Expected(b"", 0, 0, 0, "", 8)
+    wanted = Wanted(expected, finite=lambda: bool(decode(message, 10, torch.float32).isfinite().all()))
+    with pytest.raises(FrameError, match="cannot be decoded"):
+        transport._is_finite(wanted)
