@@ -31,7 +31,7 @@ PULL, STATUS = "/netfleet.Peer/Pull", "/netfleet.Peer/Status"
 #: Seconds for which the line is held while a message is not there yet, and after which an answer is overdue.
 HOLD, DEADLINE = 20.0, 30.0
 #: Pauses between attempts grow from the first to the second, in seconds.
-PAUSES = (0.05, 5.0)
+PAUSES = (0.05, 1.0)
 #: Bytes of the largest frame.
 LARGEST = wire.HEADER_SIZE + wire.CHUNK
 _LIMITS = [
@@ -57,7 +57,7 @@ _CLIENT = [
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_retries", 0),
 ]
 
