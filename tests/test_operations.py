@@ -61,6 +61,8 @@ def test_a_site_that_does_not_run_can_leave(tmp_path: Path, capfd: Any) -> None:
         assert set(sites.wait().values()) == {0}
         assert sites.round("s2") < 200
         assert gap(sites, ["s0", "s1"]) < 1e-12
+        assert main(["node", "leave", str(sites.folder / "s0")]) == 2
+        assert "there is nothing to leave" in capfd.readouterr().err
 
 
 def test_status_over_all_sites_and_from_one(tmp_path: Path, capsys: Any) -> None:

@@ -133,7 +133,9 @@ def _is_running(folder: Path) -> bool:
 
 def leave(folder: Path) -> int:
     """Take a site out of the training: its process, or this one if there is none, tells the neighbours."""
-    site, _ = load_site(folder)
+    site, experiment = load_site(folder)
+    if checkpoint.exists(folder / RUN_FOLDER) and checkpoint.reached(folder / RUN_FOLDER) >= experiment.rounds:
+        raise ConfigError(f"{site.name} has done all {experiment.rounds} rounds; there is nothing to leave")
     (folder / LEAVE_FILE).touch()
     if not _is_running(folder):
         return run_node(folder, rejoin=False, metrics=None, style=None, linger=600.0)
