@@ -94,9 +94,9 @@ def _guarded(node: Node, rejoin: bool, terminal: TextIO) -> int:
             with Live(Console(file=terminal)) as live:
                 node.run(live, rejoin)
     except Stopped:
-        node.log.event("stopped", round=node.report.t, next="start it again to go on from there")
+        node.log.event("stopped", round=_reached(node), next="start it again to go on from there")
     except KeyboardInterrupt:
-        node.log.event("interrupted", round=node.report.t)
+        node.log.event("interrupted", round=_reached(node))
         raise
     except DivergedError as error:
         node.log.event("diverged", level="error", round=node.report.t, why=error)
@@ -105,6 +105,12 @@ def _guarded(node: Node, rejoin: bool, terminal: TextIO) -> int:
         node.log.event("failed", level="error", round=node.report.t, why=error)
         raise
     return 0
+
+
+def _reached(node: Node) -> int:
+    """The round that is durable."""
+    folder = node.folder / RUN_FOLDER
+    return checkpoint.reached(folder) if checkpoint.exists(folder) else 0
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

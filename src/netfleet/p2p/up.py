@@ -33,7 +33,9 @@ def up(folder: Path, sites: Sequence[Site], operator: Identity, options: Sequenc
                 if said.table is not None:
                     progress.update(bars[said.whom.name], **_words(said.table))
         for name, process in running.items():
-            if process.returncode:
+            if process.returncode == 0:
+                progress.update(bars[name], completed=progress.tasks[bars[name]].total)
+            else:
                 progress.update(bars[name], note=f"ended with exit code {process.returncode}; see {LOG_FILE}")
         return [name for name, process in running.items() if process.returncode]
 
