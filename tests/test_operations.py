@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
+import socket
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from netfleet.cli import main
+from netfleet.errors import ConfigError
 from netfleet.p2p.desk import FrontDesk
 from netfleet.p2p.logs import Log
+from netfleet.p2p.node import Node
 from netfleet.p2p.outbox import Outbox
 from netfleet.p2p.report import SUMS, Sketcher
+from netfleet.p2p.sites import load_site
+from netfleet.p2p.tls import load_identity
 from netfleet.p2p.waiting import LINE, NOTE, Waiting
-from netfleet.progress import Quiet
+from netfleet.progress import Live, Quiet
 from test_losses import QUADRATICS, gap
 from test_node import DIGITS, simulated
 from trial import Trial, free_ports, trial
@@ -173,3 +180,15 @@ def test_trials_leave_nothing_behind(tmp_path: Path) -> None:
         sites.start()
     assert isinstance(sites, Trial)
     assert all(process.exitcode is not None for process in sites.running.values())
+
+
+def test_a_failure_before_the_first_round_is_said_as_it_is(tmp_path: Path) -> None:
+    """A display that has not begun has nothing to end."""
+    with trial(tmp_path, THREE, 3) as sites:
+        folder = sites.folder / "s0"
+        site, settings = load_site(folder)
+        host, port = site.listen.rsplit(":", 1)
+        node = Node(folder, site, settings, load_identity(folder, "s0"), Log("s0", io.StringIO()))
+        taken, live = socket.create_server((host, int(port))), Live(Console(file=io.StringIO()))
+        with taken, live, pytest.raises(ConfigError, match="cannot listen"):
+            node.run(live)

@@ -9,26 +9,23 @@ import json
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 from safetensors.torch import load_file
 from torch import Tensor
 
 from netfleet import checkpoint
+from netfleet.bench.fleets import free_ports, write_sites
 from netfleet.cli import main
 from netfleet.history import History
 from netfleet.p2p.ask import Said, ask_all, whom
 from netfleet.p2p.desk import FrontDesk
-from netfleet.p2p.nodes import Node, Nodes
-from netfleet.p2p.plan import load_planned, make_plan, write_plan
 from netfleet.p2p.site import SiteHost
-from netfleet.p2p.sites import Plan
-from netfleet.p2p.tls import load_identity
+from netfleet.p2p.sites import Plan, load_plan
+from netfleet.p2p.tls import OPERATOR, load_identity
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["netfleet.p2p.node", "netfleet.p2p.process", "netfleet.problems", "trial"])
@@ -36,26 +33,11 @@ _SERVER.set_forkserver_preload(["netfleet.p2p.node", "netfleet.p2p.process", "ne
 PATIENCE = 240.0
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports on which nobody listens."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 def plan_sites(folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0) -> Plan:
     """Make the folders of sites s0, s1, … on this machine."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "e.toml").write_text(tomli_w.dumps(table))
-    ports = free_ports(count)
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    nodes = Nodes(tuple(Node(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience)
-    experiment = load_planned(folder / "e.toml", [], nodes)
-    plan = make_plan(experiment, nodes)
-    write_plan(plan, folder / "plan", experiment, nodes)
-    return plan
+    whole = {**table, "topology": {"workers": count, **table["topology"]}}
+    write_sites(folder / "plan", whole, free_ports(count), patience)
+    return load_plan(folder / "plan" / OPERATOR)
 
 
 def be_site(folder: str, options: list[str], before: Callable[[], None] | None) -> None:

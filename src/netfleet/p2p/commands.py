@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netfleet.errors import ConfigError, TransportError
+from netfleet.p2p import LINGER
 from netfleet.registry import make_importable
 
 if TYPE_CHECKING:
@@ -89,9 +90,9 @@ def add_node(commands: Commands) -> None:
     node.add_argument(
         "--linger",
         type=_seconds,
-        default=600.0,
+        default=LINGER,
         metavar="S",
-        help="seconds to stay, when done, for neighbours that are not and cannot be reached (600)",
+        help="seconds to stay, when done, for neighbours that are not and cannot be reached (%(default)g)",
     )
     node.set_defaults(command=_node)
 

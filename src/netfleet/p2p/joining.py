@@ -88,7 +88,7 @@ async def _knock(node: Node, j: int) -> Answer:
             node.log.refused(contact.about.name, str(error))
             contact.waiting = f"sent what was refused: {error}"
         except (TransportError, grpc.aio.AioRpcError) as error:
-            contact.waiting = str(error) if isinstance(error, TransportError) else reason(error)
+            contact.waiting = reason(error)
         await asyncio.sleep(0.5)
 
 
@@ -124,7 +124,7 @@ async def _model(node: Node, j: int, t: int, into: Tensor) -> Tensor | None:
         except FrameError as error:
             node.log.refused(node.desk.name(j), str(error))
         except (TransportError, grpc.aio.AioRpcError) as error:
-            node.desk.contacts[j].waiting = str(error) if isinstance(error, TransportError) else reason(error)
+            node.desk.contacts[j].waiting = reason(error)
         await asyncio.sleep(0.5)
     return None
 

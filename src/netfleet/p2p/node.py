@@ -23,7 +23,7 @@ from netfleet.engines.loop import Host, Snapshot, Start, train
 from netfleet.errors import ConfigError, TransportError
 from netfleet.experiment import build_problem, open_run
 from netfleet.history import History
-from netfleet.p2p import joining
+from netfleet.p2p import LINGER, joining
 from netfleet.p2p.bridge import Bridge
 from netfleet.p2p.desk import FrontDesk
 from netfleet.p2p.logs import Log
@@ -40,14 +40,12 @@ from netfleet.problems.pool import one_intra_op_thread
 from netfleet.progress import Display
 from netfleet.recorder import RunRecorder
 
-#: Seconds for which a site that is done stays for neighbours that cannot be reached.
-LINGER = 600.0
 #: Seconds for which a site that is done, as all others are, still answers them.
 LAST_WORDS = 5.0
 
 
 class Left(Exception):
-    """The site was asked to leave; it has done so many rounds."""
+    """The site was asked to leave."""
 
 
 class Node:
@@ -95,11 +93,9 @@ class Node:
                 joining.join(self, history)
                 history, start = self._open()
             self._begin(history, start)
-            display.begin(self.site.name, history.resumed, self.experiment.rounds)
             history.final = self._train(history, start, display)
             return history
         finally:
-            display.end()
             self._hang_up()
 
     def _open(self) -> tuple[History, Start | None]:
@@ -132,13 +128,16 @@ class Node:
     def _train(self, history: History, start: Start | None, display: Display) -> Snapshot:
         rounds, evaluation = self.experiment.rounds, self.experiment.evaluation
         recorder = SiteRecorder(self, history, self.algorithm, rounds, evaluation, 1, display)
-        with one_intra_op_thread():
-            try:
+        display.begin(self.site.name, history.resumed, rounds)
+        try:
+            with one_intra_op_thread():
                 final = train(self.host, self.algorithm, rounds, recorder, start)
-                self._finish(final)
-            except Left:
-                final = recorder.last
-                self._depart(final)
+            self._finish(final)
+        except Left:
+            final = recorder.last
+            self._depart(final)
+        finally:
+            display.end()
         return final
 
     def _hang_up(self) -> None:
@@ -240,7 +239,7 @@ class Node:
         self.desk.left = final.t
         self._handler.announce()
         self.log.event("leaving", round=final.t, model=self.folder / MODEL_FILE)
-        there = {j for j in list(self.hood.weights) if self.hood.there(j, self.experiment.rounds)}  # now or later
+        there = set(self.hood.neighbours(self.experiment.rounds))  # those who come later too
         self.bridge.wait(self._answer_until(there, self.linger))
         untold = [self.desk.name(j) for j in sorted(there - self.desk.told)]
         self.log.event("left", round=final.t, untold=", ".join(untold))

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from netfleet import checkpoint
 from netfleet.errors import ConfigError, DivergedError, NetfleetError
-from netfleet.p2p import handshakes
+from netfleet.p2p import LINGER, handshakes
 from netfleet.p2p.logs import Log, Logged
 from netfleet.p2p.pem import expiry_warning
 from netfleet.p2p.sites import EXPERIMENT_FILE, LEAVE_FILE, RUN_FOLDER, Site, load_site
@@ -144,7 +144,7 @@ def leave(folder: Path) -> int:
         raise ConfigError(f"{site.name} has done all {experiment.rounds} rounds; there is nothing to leave")
     (folder / LEAVE_FILE).touch()
     if not _is_running(folder):
-        return run_node(folder, rejoin=False, metrics=None, style=None, linger=600.0)
+        return run_node(folder, rejoin=False, metrics=None, style=None, linger=LINGER)
     print(f"{site.name} leaves after the round under way, when its neighbours know", file=sys.stderr)
     while _is_running(folder):
         time.sleep(0.2)

@@ -420,8 +420,10 @@ def _pauses() -> Any:
         pause = min(2 * pause, most)
 
 
-def reason(error: grpc.aio.AioRpcError) -> str:
+def reason(error: grpc.aio.AioRpcError | TransportError) -> str:
     """Why a call failed, in a few words of which the other is the subject."""
+    if isinstance(error, TransportError):
+        return str(error)
     words = printable((error.details() or error.code().name).splitlines()[0])
     if error.code() == grpc.StatusCode.UNAVAILABLE:
         if (why := sieve.failure(words)) is not None:
