@@ -20,9 +20,9 @@ import netfleet as nf
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.base import short_citation
 from netfleet.algorithms.proxskip import ProxSkip
-from netfleet.history import History
 from netfleet.report.plots import DPI, OTHERS, OURS, STYLE, TICKS
-from netfleet.tuning import rounds_to
+from netfleet.runs.history import History
+from netfleet.runs.tuning import rounds_to
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "methods.json"
@@ -62,7 +62,7 @@ in what c is refreshed with at an exchange, and in what that costs:
 SCAFFOLD (I) takes the gradient at the server's model instead of that mean; SVRG has a correction for every
 mini-batch.
 
-`tests/test_methods.py` and `tests/test_server.py` hold these equalities, the special cases (K = 1, no
+`tests/algorithms/test_methods.py` and `test_server_methods.py` hold these equalities, the special cases (K = 1, no
 momentum), each method's iterates against its equations in the paper's order, and where it comes to rest on
 heterogeneous quadratics: the optimum, or a biased point that is computed.
 

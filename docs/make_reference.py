@@ -11,15 +11,16 @@ from typing import Any
 
 import netfleet.topology  # noqa: F401 (registers the weights that are read from files)
 from netfleet.algorithms import ALGORITHMS
-from netfleet.compression import CODECS
-from netfleet.config import GIVEN, EngineConfig, Evaluation, Faults
+from netfleet.algorithms.compression import CODECS
+from netfleet.algorithms.schedules import SCHEDULES
 from netfleet.data import PARTITIONS, SOURCES
-from netfleet.graphs import GRAPHS
-from netfleet.mixing import WEIGHTS
-from netfleet.models import MODELS
 from netfleet.problems import LOSSES, PROBLEMS
+from netfleet.problems.models import MODELS
 from netfleet.registry import Registry, describe, parameters
-from netfleet.schedules import SCHEDULES
+from netfleet.runs.config import GIVEN, EngineConfig, Evaluation
+from netfleet.topology.faults import Faults
+from netfleet.topology.graphs import GRAPHS
+from netfleet.topology.weights import WEIGHTS
 
 METRICS = {
     "round": "rounds done; 0 is the initial model",

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from netfleet.reproduce import tables
-from netfleet.reproduce.figures import by_figure, file_name
-from netfleet.reproduce.panels import find_panels
-from netfleet.reproduce.runs import histories
-from netfleet.reproduce.store import Store
+from reproduce import tables
+from reproduce.figures import by_figure, file_name
+from reproduce.panels import find_panels
+from reproduce.runs import histories
+from reproduce.store import Store
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "reproduce"

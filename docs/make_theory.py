@@ -13,10 +13,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import netfleet as nf
-from netfleet import theory
 from netfleet.report.plots import DPI, INK, MARKERS, OTHERS, OURS, STYLE, TICKS
-from netfleet.reproduce import scaling, speedup
-from netfleet.reproduce.worst import Side, climb, constants, worst
+from netfleet.theory import bounds as theory
+from netfleet.theory.worst_case import Side, climb, constants, worst
+from reproduce import speedup_figure as speedup
+from reproduce import speedup_study as scaling
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS, PICTURE = (ROOT / "docs" / name for name in ("theory.md", "theory.json", "theory.png"))

@@ -2,82 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from netfleet import Algorithm, ModuleProblem, NetFleet, Problem, Topology, load_dataset, make_partition, make_topology
-from netfleet.algorithms import ALGORITHMS
-from netfleet.engines.loop import Host, Snapshot, together
-from netfleet.models import MODELS
+from netfleet import NetFleet, Topology, make_topology
 from netfleet.problems.synthetic import Logistic, Quadratics
 
 torch.set_num_threads(1)
-
-
-class Memory:
-    """A recorder that keeps every snapshot."""
-
-    def __init__(self) -> None:
-        self.snapshots: list[Snapshot] = []
-
-    def due(self, t: int) -> bool:
-        return True
-
-    def take(self, snapshot: Snapshot, host: Host) -> None:
-        whole = together(snapshot, host)
-        if host.census.keeps:
-            self.host = host
-            self.snapshots.append(whole)
-
-    def rescue(self, snapshot: Snapshot, host: Host) -> None: ...
-
-    def progress(self, t: int) -> None: ...
-
-
-def rollout(algorithm: Algorithm, f: Problem, mix: Callable[..., Any], rounds: int) -> list[Any]:
-    """The states before and after each round, with nothing but f and mix."""
-    state = algorithm.init(f, mix, f.start().repeat(len(f.workers), 1))  # type: ignore[arg-type]
-    states = [state]
-    for t in range(rounds):
-        state = algorithm.round(f, mix, t, state)  # type: ignore[arg-type]
-        states.append(state)
-    return states
-
-
-def matrix_mix(W: np.ndarray | torch.Tensor) -> Callable[..., Any]:
-    """`mix` by plain matrix product."""
-    matrix = W if isinstance(W, torch.Tensor) else torch.as_tensor(np.asarray(W))
-
-    def mix(*vectors: torch.Tensor) -> Any:
-        mixed = tuple(matrix.to(v.dtype) @ v for v in vectors)
-        return mixed[0] if len(mixed) == 1 else mixed
-
-    return mix
-
-
-def digits_problem(workers: int, model: Any = "mlp", **options: Any) -> ModuleProblem:
-    """A small real problem: digits, two labels per worker."""
-    data = load_dataset("digits")
-    parts = make_partition("shards", data, workers, seed=1)
-    if not isinstance(model, torch.nn.Module):
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            model = MODELS.build(model, inputs=tuple(data.train_x.shape[1:]), classes=data.classes)
-    return ModuleProblem(model, data, parts, **{"batch": 8, **options})
-
-
-def methods() -> list[Any]:
-    """Every registered algorithm with small hyper-parameters; K = 3 where there are local steps."""
-    made = []
-    for name in sorted(ALGORITHMS):
-        params = {"K": 3} if hasattr(ALGORITHMS[name], "K") else {}
-        made.append(pytest.param(ALGORITHMS.build({"kind": name, "eta": 0.05, **params}), id=name))
-    return made
 
 
 @pytest.fixture
@@ -115,10 +48,3 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """An environment without data folders."""
     monkeypatch.delenv("NETFLEET_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def need_data(*parts: str) -> None:
-    """Skip, saying which data is missing."""
-    root = os.environ.get("NETFLEET_DATA", "")
-    if not root or not os.path.exists(os.path.join(root, *parts)):
-        pytest.skip(f"needs {'/'.join(parts)} in the folder that NETFLEET_DATA names")

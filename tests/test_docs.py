@@ -17,9 +17,9 @@ import pytest
 
 import netfleet
 from netfleet.algorithms import ALGORITHMS
-from netfleet.config import experiment
-from netfleet.experiment import run_experiment
-from netfleet.reproduce.panels import find_panels
+from netfleet.runs.config import experiment
+from netfleet.runs.run import run_experiment
+from reproduce.panels import find_panels
 
 ROOT = Path(__file__).parents[1]
 MODULES = [m.name for m in pkgutil.walk_packages(netfleet.__path__, "netfleet.") if not m.name.endswith("__main__")]

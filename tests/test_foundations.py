@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netfleet import ConfigError, NetFleet, Topology, make_topology
+from netfleet.algorithms.schedules import as_schedule
 from netfleet.engines.simulator import Simulator, as_matrix
 from netfleet.problems.synthetic import Quadratics
 from netfleet.randomness import bits, generator, integers, normal, uniform
 from netfleet.registry import Registry
-from netfleet.schedules import as_schedule
 
 THINGS: Registry[Any] = Registry("thing")
 

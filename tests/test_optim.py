@@ -1,4 +1,4 @@
-"""Methods as optimizers in a group of one; `tests/test_distributed.py` compares four ranks with the simulator."""
+"""Methods as optimizers in a group of one; `engines/test_distributed.py` compares four ranks with the simulator."""
 
 from __future__ import annotations
 

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from netfleet.algorithms import ALGORITHMS, DSGD, GTSGD, LDSGD, Algorithm, Mix, NetFleet
-    from netfleet.config import EngineConfig, Evaluation, Experiment, load_experiment
     from netfleet.data import Dataset, load_dataset, make_partition
     from netfleet.errors import ConfigError, DataError, DivergedError, NetfleetError, TopologyError
-    from netfleet.experiment import run_experiment, simulate
-    from netfleet.history import History
     from netfleet.problems import ModuleProblem, Problem
-    from netfleet.topology import Topology, make_topology
+    from netfleet.runs.config import EngineConfig, Evaluation, Experiment, load_experiment
+    from netfleet.runs.history import History
+    from netfleet.runs.run import run_experiment, simulate
+    from netfleet.topology.topology import Topology, make_topology
 
 _HOME = {
     "algorithms": ("ALGORITHMS", "Algorithm", "DSGD", "GTSGD", "LDSGD", "Mix", "NetFleet"),
-    "config": ("EngineConfig", "Evaluation", "Experiment", "load_experiment"),
+    "runs.config": ("EngineConfig", "Evaluation", "Experiment", "load_experiment"),
     "data": ("Dataset", "load_dataset", "make_partition"),
     "errors": ("ConfigError", "DataError", "DivergedError", "NetfleetError", "TopologyError"),
-    "experiment": ("run_experiment", "simulate"),
-    "history": ("History",),
+    "runs.run": ("run_experiment", "simulate"),
+    "runs.history": ("History",),
     "problems": ("ModuleProblem", "Problem"),
     "topology": ("Topology", "make_topology"),
 }

@@ -2,6 +2,6 @@
 
 import sys
 
-from netfleet.cli import main
+from netfleet.cli.main import main
 
 sys.exit(main())

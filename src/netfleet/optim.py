@@ -33,15 +33,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from netfleet.algorithms import ALGORITHMS, Algorithm
-from netfleet.compression import Compressed, make_algorithm
-from netfleet.engines.block import Block
+from netfleet.algorithms.build import make_algorithm
+from netfleet.algorithms.compression import Compressed
 from netfleet.engines.distributed import Ranks, Wire
+from netfleet.engines.host import Block
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.placement import Placement
 from netfleet.errors import ConfigError
-from netfleet.network import network_for
-from netfleet.problems.base import Problem, Sample, Scores
-from netfleet.topology import Topology, make_topology
+from netfleet.gradients.paths import Sample
+from netfleet.problems.base import Problem, Scores
+from netfleet.runs.build import network_for
+from netfleet.topology.topology import Topology, make_topology
 
 _STATE = "netfleet"  # the key of all that is not a parameter's own
 

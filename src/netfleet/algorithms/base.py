@@ -2,7 +2,7 @@
 
 An algorithm knows two things only: `f`, its gradient, and `mix`, its neighbours. Tensors are `[..., d]`, one row per
 worker that the engine hosts here: all m in the simulator, one on a peer. It may use elementwise maths, `f` and
-`mix`; it may not reduce or index over the worker axis (`tests/test_conformance.py` catches that).
+`mix`; it may not reduce or index over the worker axis (`tests/algorithms/test_conformance.py` catches that).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, overload
 
 from torch import Tensor
 
+from netfleet.algorithms.schedules import Schedule, as_schedule
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.registry import Registry
-from netfleet.schedules import Schedule, as_schedule
 
 
 class Mix(Protocol):
@@ -131,19 +131,6 @@ def check_positive(name: str, value: float) -> None:
     """Refuse a step size that is no step."""
     if not (value > 0 and math.isfinite(value)):
         raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; 1 is usual")
-
-
-def check_participation(value: float) -> None:
-    """Refuse a share of the workers that is none."""
-    if not 0 < value <= 1:
-        raise ConfigError(
-            f"participation, the share of workers that a round is done with, must lie in (0, 1] (1: all), got {value!r}"
-        )
-
-
-def participants(m: int, participation: float) -> int:
-    """How many of m workers that share is; at least one."""
-    return max(1, round(participation * m))
 
 
 def check_period(value: int) -> None:

@@ -20,8 +20,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_participation
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
 from netfleet.problems.base import Problem
+from netfleet.topology.server import check_participation
 
 
 @ALGORITHMS.register("fedavg")

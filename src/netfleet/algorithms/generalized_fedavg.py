@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_participation, check_positive
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_positive
 from netfleet.problems.base import Problem
+from netfleet.topology.server import check_participation
 
 
 @ALGORITHMS.register("generalized-fedavg")

@@ -25,8 +25,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_participation, check_positive, participants
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_positive
 from netfleet.problems.base import Problem
+from netfleet.topology.server import check_participation, participants
 
 
 @ALGORITHMS.register("scaffold")

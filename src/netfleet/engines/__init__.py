@@ -6,11 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from netfleet.census import Census, Whole
-from netfleet.config import EngineConfig
+from netfleet.engines.collective import Census, Whole
 from netfleet.engines.loop import Snapshot, Start
-from netfleet.engines.peers import run_peers
 from netfleet.engines.simulator import run_simulator
+from netfleet.engines.threads import run_peers
 
 Engine = Callable[..., Snapshot]
 
@@ -34,13 +33,13 @@ def census_of(kind: str) -> Census:
     return Ranks()
 
 
-def processes(engine: EngineConfig) -> AbstractContextManager[None]:
+def processes(kind: str, device: str, backend: str) -> AbstractContextManager[None]:
     """The processes that an engine needs, for as long as this lasts."""
-    if engine.kind != "distributed":
+    if kind != "distributed":
         return nullcontext()
     from netfleet.engines.distributed import joined
 
-    return joined(engine.device, engine.backend)
+    return joined(device, backend)
 
 
 __all__ = ["ENGINES", "Engine", "Snapshot", "Start", "census_of", "processes"]

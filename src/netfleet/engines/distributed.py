@@ -20,14 +20,14 @@ from torch import Tensor
 
 from netfleet import errors
 from netfleet.algorithms import Algorithm
-from netfleet.engines.block import Block, Content, Tag, needed, refuse_memory
+from netfleet.compute.threads import available_threads, one_intra_op_thread
+from netfleet.engines.host import Block, Content, Tag, needed, refuse_memory
 from netfleet.engines.loop import Recorder, Snapshot, Start, train
 from netfleet.engines.placement import Placement, place_on
 from netfleet.engines.rows import Rows
 from netfleet.errors import ConfigError, EngineError, NetfleetError, TransportError
-from netfleet.network import Network
 from netfleet.problems.base import Problem
-from netfleet.problems.pool import available_threads, one_intra_op_thread
+from netfleet.topology.network import Network
 
 
 @contextmanager

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
-from netfleet.census import Census
+from netfleet.engines.collective import Census
 from netfleet.errors import DivergedError
-from netfleet.problems.base import Problem, Sample
+from netfleet.gradients.paths import Sample
+from netfleet.problems.base import Problem
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import eigsh
 
-from netfleet.network import Network
+from netfleet.topology.network import Network
 
 Ints = npt.NDArray[np.int64]
 _DENSE = 500  # workers up to which all eigenvectors are computed

@@ -12,15 +12,15 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
-from netfleet.census import Whole
-from netfleet.compression import Packed, pack
+from netfleet.algorithms.compression import Packed, pack
+from netfleet.compute.products import Product, as_sparse
+from netfleet.compute.threads import available_threads, one_intra_op_thread
+from netfleet.engines.collective import Whole
+from netfleet.engines.delayed import Remembering
 from netfleet.engines.loop import Recorder, Snapshot, Start, train
-from netfleet.engines.product import Product, as_sparse
-from netfleet.engines.remembering import Remembering
-from netfleet.faults import Unreliable
-from netfleet.network import Network
 from netfleet.problems.base import Problem
-from netfleet.problems.pool import available_threads, one_intra_op_thread
+from netfleet.topology.faults import Unreliable
+from netfleet.topology.network import Network
 
 #: W is applied sparsely where a smaller share of it is not zero (netfleet bench mixing).
 SPARSE_SHARE = 1 / 8

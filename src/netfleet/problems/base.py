@@ -13,16 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from netfleet.gradients.paths import Sample
 from netfleet.registry import Registry
-
-
-class Sample(NamedTuple):
-    """The name of one mini-batch per hosted worker: a pure function of (seed, worker, round, step)."""
-
-    t: int
-    k: int
-    size: int  # training samples that a gradient on it uses, over the hosted workers
-    rows: Tensor | None = None  # [rows, batch] indices into the training data, where there is data
 
 
 class Scores(NamedTuple):

@@ -14,20 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from netfleet import randomness
+from netfleet.compute.threads import Pool, available_threads
 from netfleet.data import Dataset, label_counts, load_dataset, make_partition
 from netfleet.errors import ConfigError
-from netfleet.models import MODELS
-from netfleet.native.build import library
-from netfleet.native.chain import Chain
-from netfleet.native.layers import Layer, recognise
-from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
-from netfleet.problems.looped import Looped
-from netfleet.problems.path import Gradients, Path, can_stack, should_stack, wants_channels_last
-from netfleet.problems.pool import Pool, available_threads
-from netfleet.problems.processes import MOST_THREADS, Processes, can_travel
-from netfleet.problems.replica import Loss, Replica, flatten, probe
-from netfleet.problems.rows import Rows, thin
-from netfleet.problems.stacked import Stacked
+from netfleet.gradients.looped import Looped
+from netfleet.gradients.native.build import library
+from netfleet.gradients.native.chain import Chain
+from netfleet.gradients.native.layers import Layer, recognise
+from netfleet.gradients.paths import Gradients, Path, Sample, can_stack, should_stack, wants_channels_last
+from netfleet.gradients.processes import MOST_THREADS, Processes, can_travel
+from netfleet.gradients.replica import Loss, Replica, flatten, probe
+from netfleet.gradients.samples import Rows, thin
+from netfleet.gradients.stacked import Stacked
+from netfleet.problems.base import PROBLEMS, Problem, Scores
+from netfleet.problems.models import MODELS
 from netfleet.registry import Registry
 
 LOSSES: Registry[Loss] = Registry("loss")

@@ -13,7 +13,8 @@ from torch import Tensor
 from netfleet import randomness
 from netfleet.data import load_dataset, make_partition
 from netfleet.errors import ConfigError
-from netfleet.problems.base import PROBLEMS, Problem, Sample, Scores
+from netfleet.gradients.paths import Sample
+from netfleet.problems.base import PROBLEMS, Problem, Scores
 from netfleet.registry import Spec
 
 Array = npt.NDArray[np.float64]

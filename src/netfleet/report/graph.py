@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from scipy.sparse import csr_array
 
 from netfleet.errors import ConfigError
-from netfleet.topology import Topology
+from netfleet.topology.topology import Topology
 
 Points = npt.NDArray[np.float64]
 SHADES = LinearSegmentedColormap.from_list("links", ["#c9d6e3", "#5b84b1", "#12355b"])

@@ -17,13 +17,13 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from PIL import Image
 
-from netfleet.config import config_hash
 from netfleet.report import plots, table
 from netfleet.report.plots import DPI, QUANTITIES, XName
+from netfleet.runs.config import config_hash
 
 if TYPE_CHECKING:
-    from netfleet.history import History
-    from netfleet.topology import Topology
+    from netfleet.runs.history import History
+    from netfleet.topology.topology import Topology
 
 PACKAGES = ("netfleet", "torch", "numpy", "scipy", "networkx", "matplotlib")
 LARGE = 300_000  # bytes of SVG above which a picture is smaller
@@ -45,7 +45,7 @@ def write_report(
 
     `config` is the resolved experiment (`Experiment.to_table()`) and `config_text` the same as TOML.
     """
-    from netfleet.checkpoint import write_atomically  # imports torch
+    from netfleet.files import write_atomically
 
     rows = table.summary(histories)
     page = _template().render(

@@ -23,7 +23,7 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 if TYPE_CHECKING:
-    from netfleet.history import History
+    from netfleet.runs.history import History
 
 Floats = npt.NDArray[np.float64]
 XName = Literal["round", "bytes", "samples"]

@@ -15,7 +15,7 @@ from rich.text import Text
 from netfleet.report.plots import group
 
 if TYPE_CHECKING:
-    from netfleet.history import History
+    from netfleet.runs.history import History
 
 
 class Stat(NamedTuple):

@@ -9,21 +9,20 @@ import matplotlib
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from netfleet import theory
-from netfleet.compression import make_algorithm
+from netfleet.algorithms.build import make_algorithm
 from netfleet.errors import ConfigError
-from netfleet.estimates import Estimate, Survey, survey
-from netfleet.experiment import Setting, build_setting
-from netfleet.network import network_for
 from netfleet.report.plots import DPI, STYLE, TICKS, group, looks
-from netfleet.report.predictions import Prediction, measured, places, predict, watched
+from netfleet.runs.build import Setting, build_setting, network_for
+from netfleet.theory import bounds as theory
+from netfleet.theory.estimates import Estimate, Survey, survey
+from netfleet.theory.predictions import Prediction, measured, places, predict, watched
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from netfleet.algorithms import Algorithm
-    from netfleet.config import Experiment
-    from netfleet.history import History
+    from netfleet.runs.config import Experiment
+    from netfleet.runs.history import History
 
 TARGETS = (1.0, 0.1, 0.01)  # of ‖∇f(x⁰)‖²
 TERMS = {"start": "start", "noise": "noise", "graph": "graph", "local": "local", "heterogeneity": "ζ² at x⁰"}

@@ -13,11 +13,11 @@ from matplotlib.ticker import PercentFormatter
 from rich.console import Console
 from rich.table import Table
 
-from netfleet.checkpoint import write_atomically
-from netfleet.config import Experiment
-from netfleet.experiment import write_experiment
+from netfleet.files import write_atomically
 from netfleet.report.plots import DPI, STYLE, TICKS, looks
-from netfleet.tuning import Grid, Outcome, at_the_edge, best
+from netfleet.runs.config import Experiment
+from netfleet.runs.run import write_experiment
+from netfleet.runs.tuning import Grid, Outcome, at_the_edge, best
 
 Results = Mapping[str, Sequence[Outcome]]
 

@@ -1,0 +1,29 @@
+"""What the memory order of one-channel images costs PyTorch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks.measure import Report, alternating, ratio
+from netfleet.compute.threads import one_intra_op_thread
+from netfleet.gradients.samples import Rows
+from netfleet.problems.models import MODELS
+
+
+def run(quick: bool) -> Report:
+    """One gradient of the paper's CNN, batch 32, one thread."""
+    report = Report("layout", "Images with the channels last in memory, in PyTorch", ("strides", "÷ ours"))
+    model = MODELS.build("cnn", inputs=(1, 28, 28), classes=10)
+    images, labels = torch.rand(32, 1, 28, 28), torch.randint(0, 10, (32,))
+    ours = Rows(images, labels, torch.float32, torch.device("cpu"), channels_last=True).inputs(torch.arange(32))
+    theirs = images.contiguous(memory_format=torch.channels_last)
+
+    def gradient(inputs: torch.Tensor) -> None:
+        torch.autograd.grad(F.cross_entropy(model(inputs), labels), list(model.parameters()))
+
+    with one_intra_op_thread():
+        times = alternating([lambda: gradient(theirs), lambda: gradient(ours)], 10 if quick else 50)
+    report.add(f"as `contiguous(channels_last)` returns them, {theirs.stride()}", ratio(*times))
+    report.notes = [f"Ours: {ours.stride()}, what channels last means with one channel."]
+    return report

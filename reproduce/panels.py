@@ -1,0 +1,212 @@
+"""Panel files: strict TOML -> `Panel`, whose curves are experiments and whose claims are checks on them.
+
+    title = "CNN on MNIST, non-i.i.d."      figure = "fig3"        base = "base/mnist.toml"
+    [experiment]                            what every curve of the panel changes in the base
+    [[curves]]                              label = "K = 8", algorithm.K = 8     (what this curve changes in that)
+    [[claims]]                              number = "3", text = "…", paper = "…", measure = {…}, at_least = 0.95
+
+Tables are merged key by key; one with another `kind`, and anything that is no table, replaces what was there. A curve
+has one `algorithm`. A variant says `like = "fig1b"`: it has all that it does not say from there, and what its own
+[experiment] says is changed in every curve.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from netfleet.errors import ConfigError
+from netfleet.registry import suggestion
+from netfleet.report.plots import XName
+from netfleet.runs.config import EngineConfig, Experiment, Table, experiment, make, read_toml
+from reproduce.claims import Claim
+
+Scale = Literal["full", "half", "quick"]
+#: A scaled run is the first part of the full one: all of its rounds, half of them, a twentieth.
+DIVISORS: dict[Scale, int] = dict(zip(get_args(Scale), (1, 2, 20), strict=True))
+AXES: tuple[XName, ...] = get_args(XName)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a panel: an experiment with one algorithm, and a seed or more."""
+
+    label: str
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes of a figure; `axes` says over what its curves are drawn."""
+
+    name: str
+    figure: str
+    title: str
+    curves: tuple[Curve, ...]
+    claims: tuple[Claim, ...] = ()
+    axes: tuple[XName, ...] = ("round",)
+    #: "all" goes from low to high.
+    order: int = 9
+    #: Not part of "all": needs an accelerator to finish in reasonable time.
+    large: bool = False
+    #: Also drawn alone.
+    headline: bool = False
+    #: Also drawn from this accuracy on, where the curves meet.
+    zoom: float = 0.0
+    #: How much of the runs is made, where that is not all.
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class _File:
+    """The keys of a panel file."""
+
+    title: str
+    figure: str
+    base: str
+    curves: list[Any]
+    experiment: Mapping[str, Any] = field(default_factory=dict)
+    claims: list[Any] = field(default_factory=list)
+    axes: list[Any] = field(default_factory=lambda: list(Panel.axes))
+    order: int = Panel.order
+    large: bool = Panel.large
+    headline: bool = Panel.headline
+    zoom: float = Panel.zoom
+
+
+def find_panels(folder: Path) -> dict[str, Panel]:
+    """Every panel of a folder by name, in the order in which "all" makes them."""
+    paths = sorted(folder.glob("*.toml"))
+    if not paths:
+        raise ConfigError(
+            f"no panel files (*.toml) in {str(folder)!r}; run this in a checkout of netfleet, or say --from FOLDER"
+        )
+    panels = sorted((load_panel(path) for path in paths), key=lambda panel: (panel.order, panel.name))
+    axes: dict[str, Panel] = {}
+    for panel in panels:
+        first = axes.setdefault(panel.figure, panel)
+        if (panel.axes, panel.zoom) != (first.axes, first.zoom):
+            raise ConfigError(
+                f"{first.name} and {panel.name} belong to {panel.figure}; give them the same axes and zoom"
+            )
+    return {panel.name: panel for panel in panels}
+
+
+def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
+    """The panels that are called so, that belong to a figure called so, or all that finish on an ordinary machine."""
+    chosen: dict[str, Panel] = {}
+    figures = {panel.figure for panel in panels.values()}
+    for name in names:
+        found = [p for p in panels.values() if name in (p.name, p.figure) or (name == "all" and not p.large)]
+        if not found:
+            known = sorted({*panels, *figures, "all"})
+            raise ConfigError(f"no figure or panel {name!r}{suggestion(name, known)}; known: {', '.join(known)}")
+        chosen |= {panel.name: panel for panel in found}
+    return list(chosen.values())
+
+
+def only(panels: Sequence[Panel], labels: Sequence[str]) -> list[Panel]:
+    """The panels with the curves that are called so."""
+    known = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
+    for label in labels:
+        if label not in known:
+            raise ConfigError(f"no curve {label!r}{suggestion(label, known)} in what was asked for; known: {known}")
+    return [replace(p, curves=tuple(c for c in p.curves if c.label in labels)) for p in panels]
+
+
+def load_panel(path: Path) -> Panel:
+    """Read and check a panel file, with the base that it names."""
+    table, changes = _read(path)
+    file = make(_File, table, str(path))
+    _check_drawing(file, path)
+    base = merged(read_toml(path.parent / file.base), file.experiment)
+    curves = tuple(_curve(base, table, changes, path) for table in file.curves)
+    labels = [curve.label for curve in curves]
+    if not labels or len(set(labels)) < len(labels):
+        raise ConfigError(f"{path}: expected one or more curves, each with a label of its own, got {labels}")
+    if bad := [claim for claim in file.claims if not isinstance(claim, Mapping)]:
+        raise ConfigError(f"{path}: a claim must be a table ([[claims]]), got {bad[0]!r}")
+    claims = tuple(make(Claim, table, f"{path}, claim") for table in file.claims)
+    for claim in claims:
+        claim.check(labels, str(path))
+    given = {key: getattr(file, key) for key in ("figure", "title", "order", "large", "headline", "zoom")}
+    return Panel(path.stem, curves=curves, claims=claims, axes=tuple(file.axes), **given)
+
+
+def _check_drawing(file: _File, path: Path) -> None:
+    if not file.axes or [axis for axis in file.axes if axis not in AXES]:
+        raise ConfigError(f"{path}: axes has {list(file.axes)}, expected some of {', '.join(AXES)}")
+    if not 0 <= file.zoom < 1:
+        raise ConfigError(f"{path}: zoom is an accuracy from 0 (none) to below 1, such as 0.9; got {file.zoom}")
+    if file.figure == "all" or not re.fullmatch(r"[\w-]+", file.figure):
+        raise ConfigError(f"{path}: figure must be letters, digits and -, and not 'all'; got {file.figure!r}")
+
+
+def _read(path: Path, below: tuple[Path, ...] = ()) -> tuple[Table, Table]:
+    """A panel file with what it has from the panel that it is like, and what it changes in every curve of that."""
+    if path in below:
+        raise ConfigError(f"{path} is like itself: {' → '.join(p.stem for p in (*below, path))}")
+    table = read_toml(path)
+    if "like" not in table:
+        return table, {}
+    other, changes = _read(path.parent / f"{table.pop('like')}.toml", (*below, path))
+    return other | {k: v for k, v in table.items() if k != "experiment"}, merged(changes, table.get("experiment", {}))
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
+    """`base` with `changes`: tables key by key unless their kind changes, anything else replaced."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        alike = isinstance(old, Mapping) and isinstance(value, Mapping)
+        same = alike and value.get("kind", old.get("kind")) == old.get("kind")  # type: ignore[union-attr]
+        result[key] = merged(old, value) if same else value  # type: ignore[arg-type]
+    return result
+
+
+def scaled(panel: Panel, scale: Scale = "full", rounds: int | None = None, seeds: int | None = None) -> Panel:
+    """The panel with fewer rounds, or so many seeds from its first on; its claims stay as they are."""
+    whole = max(curve.experiment.rounds for curve in panel.curves)
+    made = min(whole, max(1, whole // DIVISORS[scale]) if rounds is None else rounds)
+    changed = [replace(c, experiment=_scaled(c.experiment, made, seeds)) for c in panel.curves]
+    part = "" if made == whole else f"{made:,} of {whole:,} rounds"
+    return replace(panel, curves=tuple(changed), part=part)
+
+
+def on(panel: Panel, **engine: Any) -> Panel:
+    """The panel computed elsewhere (device, threads): the same runs."""
+    changed = [
+        replace(c, experiment=replace(c.experiment, engine=make(EngineConfig, vars(c.experiment.engine) | engine, "")))
+        for c in panel.curves
+    ]
+    return replace(panel, curves=tuple(changed))
+
+
+def _scaled(given: Experiment, rounds: int, seeds: int | None) -> Experiment:
+    rounds, evaluation = min(rounds, given.rounds), given.evaluation
+    if rounds < min(given.rounds, 20 * evaluation.every):  # measured more often, or the curve would have no shape
+        every = max(1, rounds // 50)
+        full = evaluation.full_every // evaluation.every * every
+        evaluation = replace(evaluation, every=every, full_every=full)
+    chosen = given.seeds if seeds is None else tuple(range(given.seeds[0], given.seeds[0] + seeds))
+    return replace(given, rounds=rounds, evaluation=evaluation, seeds=chosen)
+
+
+def _curve(base: Table, table: Any, changes: Mapping[str, Any], path: Path) -> Curve:
+    if not isinstance(table, Mapping) or not isinstance(table.get("label"), str):
+        raise ConfigError(f"{path}: a curve must be a table with a label, got {table!r}")
+    label = table["label"]
+    own = {key: value for key, value in table.items() if key != "label"}
+    whole = merged(merged(base, own), changes)
+    if not isinstance(whole.get("algorithm"), Mapping):
+        raise ConfigError(f'{path}, curve {label!r}: no algorithm; add algorithm = {{kind = "net-fleet", …}}')
+    if "algorithms" in whole:
+        raise ConfigError(f"{path}, curve {label!r}: a curve has one algorithm = {{…}}; found algorithms")
+    algorithm = whole.pop("algorithm")
+    try:
+        return Curve(label, experiment(whole | {"name": path.stem, "algorithms": [{**algorithm, "label": label}]}))
+    except ConfigError as error:
+        raise ConfigError(f"{path}, curve {label!r}: {error}") from None

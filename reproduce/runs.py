@@ -1,0 +1,183 @@
+"""Runs the curves of panels: each config once, whatever figures show it, and only what no store has."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from netfleet.algorithms.build import make_algorithm
+from netfleet.errors import ConfigError
+from netfleet.runs import checkpoint
+from netfleet.runs.build import Setting, build_setting
+from netfleet.runs.config import Experiment, RunConfig
+from netfleet.runs.history import History
+from netfleet.runs.progress import Display, Quiet, Work
+from netfleet.runs.run import run_one
+from reproduce.panels import Panel
+from reproduce.store import Store, make_folder, rounded, short
+
+
+class Job(NamedTuple):
+    """A run to be made."""
+
+    label: str
+    experiment: Experiment
+    run: RunConfig
+
+    def folder(self, work: Path) -> Path:
+        """Where it is kept until it is done."""
+        return work / short(self.run.hash)
+
+    def work(self, folder: Path) -> Work:
+        """What it still needs, in samples: what the time left is reckoned from."""
+        algorithm = make_algorithm(self.run.config["algorithm"])
+        workers, batch = self.experiment.topology.get("workers", 1), self.experiment.problem.get("batch", 1)
+        rounds = self.experiment.rounds - done_rounds(self, folder)
+        return Work(rounds, float(getattr(algorithm, "K", 1) * workers * batch), kind_of(self.run.config))
+
+
+def jobs(panels: Sequence[Panel], store: Store | None = None) -> list[Job]:
+    """The different runs of some panels that the store does not have: the first seed of each curve, the second, …"""
+    found: dict[str, tuple[int, Job]] = {}
+    for panel in panels:
+        for curve in panel.curves:
+            for place, run in enumerate(curve.experiment.runs()):
+                if store is None or store.load(run) is None:
+                    label = f"{panel.name}, {run.label}, seed {run.seed}"
+                    found.setdefault(run.hash, (place, Job(label, curve.experiment, run)))
+    return [job for _, job in sorted(found.values(), key=lambda pair: pair[0])]
+
+
+def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | None = None) -> list[Job]:
+    """Make the runs. Each is kept in `work` until it is done, and goes on from there after an interruption.
+
+    Returns those that were left out because another command makes them at this moment.
+    """
+    settings, busy, display = Settings(), [], display or Quiet()
+    for job in todo:
+        folder = job.folder(work)
+        with alone(folder) as mine:
+            if not mine:
+                busy.append(job)
+                display.skip(job.label)
+                continue
+            if store.load(job.run) is None:  # the list may be hours old
+                setting = partial(settings, job.experiment, job.run.seed)
+                store.save(run_one(job.experiment, job.run, setting, folder, display, label=job.label))
+            else:
+                display.skip(job.label)
+            shutil.rmtree(folder)
+    return busy
+
+
+def done_rounds(job: Job, work: Path) -> int:
+    """The round from which an interrupted run will go on."""
+    folder = job.folder(work)
+    return checkpoint.reached(folder) if checkpoint.exists(folder) else 0
+
+
+def paces(store: Store) -> dict[Hashable, float]:
+    """Seconds per sample of the stored runs, by model."""
+    found: dict[Hashable, list[float]] = {}
+    for history in store:
+        last = history.last
+        if last.get("seconds") and last.get("samples"):
+            found.setdefault(kind_of(history.config), []).append(last["seconds"] / last["samples"])
+    return {kind: median(values) for kind, values in found.items()}
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """What a sample's gradient costs about the same in: the model, or the problem that has none."""
+    problem = config["problem"]
+    return json.dumps(problem.get("model", problem["kind"]), sort_keys=True)
+
+
+def histories(panel: Panel, store: Store) -> dict[str, list[History]]:
+    """The finished runs of each curve."""
+    found = {c.label: [store.load(run) for run in c.experiment.runs()] for c in panel.curves}
+    return {label: [h for h in runs if h is not None] for label, runs in found.items()}
+
+
+class Check(NamedTuple):
+    """How far a run made again differs from the stored one over its first rounds."""
+
+    label: str
+    hash: str
+    rounds: int
+    values: int
+    different: int
+    largest: float  # difference in accuracy
+
+
+def verify(todo: Sequence[Job], store: Store, rounds: int, display: Display | None = None) -> list[Check]:
+    """Make the first rounds of the stored runs again and compare."""
+    for job in todo:
+        every = job.experiment.evaluation.every
+        if rounds < every:
+            raise ConfigError(f"--verify {rounds} would verify nothing: {job.label} is measured every {every} rounds")
+    settings, checks = Settings(), []
+    for job in todo:
+        first = replace(job.experiment, rounds=min(rounds, job.experiment.rounds))
+        setting = partial(settings, job.experiment, job.run.seed)
+        again = run_one(first, job.run, setting, None, display or Quiet(), label=job.label)
+        stored = store.load(job.run)
+        assert stored is not None, job.label
+        checks.append(compare(job, stored, again, first.rounds))
+    return checks
+
+
+def compare(job: Job, stored: History, again: History, rounds: int) -> Check:
+    """Both histories up to a round, value by value, at the digits that are stored."""
+    new = {record["round"]: record for record in again.timeless()}
+    old = [record for record in stored.timeless() if record["round"] <= rounds]
+    pairs = [
+        (name, value, rounded(new.get(record["round"], {}).get(name)))
+        for record in old
+        for name, value in record.items()
+    ]
+    gaps = [abs(was - now) for name, was, now in pairs if name == "accuracy" and now is not None]
+    different = sum(was != now for _, was, now in pairs)
+    return Check(job.label, job.run.hash, old[-1]["round"], len(pairs), different, max(gaps, default=0.0))
+
+
+class Settings:
+    """Topology and problem of the last experiment asked for, as many runs in a row share theirs."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+
+    def __call__(self, experiment: Experiment, seed: int) -> Setting:
+        key = (experiment.topology, experiment.problem, experiment.engine, seed)
+        if key != self._key:
+            self._setting, self._key = build_setting(experiment, seed), key
+        return self._setting
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[bool]:
+    """Hold a run's folder, so that two commands do not write the same run; whether it could be had."""
+    make_folder(folder)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield _locked(handle)
+    finally:
+        os.close(handle)
+        if folder.exists() and not any(folder.iterdir()):  # nothing came of it
+            folder.rmdir()
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

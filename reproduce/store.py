@@ -1,0 +1,138 @@
+"""Finished runs by the hash of their config: one small JSON file each, for a repository to keep.
+
+A file has the resolved config, its hash and the columns of the history with SIGNIFICANT digits. What names itself by a
+hash that its config does not have is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from netfleet.errors import CheckpointError, ConfigError
+from netfleet.files import write_atomically
+from netfleet.runs.config import RunConfig, config_hash, experiment
+from netfleet.runs.history import History
+
+SIGNIFICANT = 6
+
+
+class Store:
+    """Results in some folders; the first also takes new ones."""
+
+    def __init__(self, folder: Path, *others: Path) -> None:
+        self.folders = list(dict.fromkeys((folder, *others)))
+
+    def load(self, run: RunConfig) -> History | None:
+        """The finished run under the label that it has here, or None."""
+        for folder in self.folders:
+            path = folder / file_name(run.hash)
+            if path.exists():
+                history = read(path)
+                history.label = run.label
+                return history
+        return None
+
+    def __iter__(self) -> Iterator[History]:
+        """All finished runs."""
+        return (read(path) for folder in self.folders for path in sorted(folder.glob("*.json")))
+
+    def adopt(self, run: RunConfig) -> None:
+        """Bring a run that only another folder has into the first."""
+        if not (self.folders[0] / file_name(run.hash)).exists() and (history := self.load(run)) is not None:
+            self.save(history)
+
+    def save(self, history: History) -> Path:
+        """Keep a finished run."""
+        path = self.folders[0] / file_name(history.hash)
+        make_folder(path.parent)
+        text = written(history)
+        write_atomically(path, lambda file: file.write(text.encode()))
+        return path
+
+
+def rehash(folder: Path) -> dict[str, list[str]]:
+    """Give results the options that netfleet has gained since, each at its default; what each file gained.
+
+    Sound only where the defaults compute what was computed before the options were there: verify afterwards. A config
+    that today resolves to something else than more options is left as it is.
+    """
+    gained: dict[str, list[str]] = {}
+    for path in sorted(folder.glob("*.json")):
+        history = read(path)
+        config = _resolved(history.config)
+        old, new = set(_leaves(history.config)), set(_leaves(config))
+        if old < new:
+            history.config, history.hash = config, config_hash(config)
+            Store(folder).save(history)
+            path.unlink()
+            gained[file_name(history.hash)] = sorted(f"{key} = {value}" for key, value in new - old)
+    return gained
+
+
+def _resolved(config: dict[str, Any]) -> dict[str, Any]:
+    """A run's config as an experiment file of today would resolve it."""
+    table = {key: config[key] for key in ("rounds", "topology", "problem", "evaluation", "network") if key in config}
+    rest = {"algorithms": [config["algorithm"]], "engine": {"dtype": config["dtype"]}, "seeds": [config["seed"]]}
+    return experiment(table | rest).runs()[0].config
+
+
+def _leaves(table: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every value of nested tables with the path to it."""
+    if isinstance(table, dict):
+        for key, value in table.items():
+            yield from _leaves(value, f"{path}.{key}".lstrip("."))
+    else:
+        yield path, json.dumps(table)
+
+
+def short(run_hash: str) -> str:
+    """What files and folders of a run are called by."""
+    return run_hash[:16]
+
+
+def file_name(run_hash: str) -> str:
+    return f"{short(run_hash)}.json"
+
+
+def make_folder(path: Path) -> None:
+    """A folder to write to, with those above it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {path}: {error}; choose another --out or --work") from None
+
+
+def written(history: History) -> str:
+    """A history as text: one line per column, so that a change shows in a diff."""
+    columns = {name: [rounded(record.get(name)) for record in history] for name in history.columns}
+    lines = [f"    {json.dumps(name)}: {json.dumps(values, separators=(',', ':'))}" for name, values in columns.items()]
+    about = {"hash": history.hash, "seed": history.seed, "diverged": history.diverged, "config": history.config}
+    head = "".join(f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)},\n" for key, value in about.items())
+    return "{\n" + head + '  "columns": {\n' + ",\n".join(lines) + "\n  }\n}\n"
+
+
+def read(path: Path) -> History:
+    """The history in a file; raises where the file is damaged or its config is not the one that its hash names."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        columns: dict[str, list[Any]] = content["columns"]
+        rows = zip(*columns.values(), strict=True)
+        records = [{k: v for k, v in zip(columns, row, strict=True) if v is not None} for row in rows]
+        history = History(content["config"], content["hash"], "", content["seed"], records, content["diverged"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{path} is not the result of a run ({error!r}); move it away, and its run is made again"
+        ) from None
+    if config_hash(history.config) != history.hash or path.name != file_name(history.hash):
+        raise CheckpointError(
+            f"{path} holds a config whose hash is not the file's name; move it away, and its run is made again"
+        )
+    return history
+
+
+def rounded(value: Any) -> Any:
+    """A value with the digits that are stored."""
+    return float(f"{value:.{SIGNIFICANT}g}") if isinstance(value, float) else value

@@ -1,0 +1,136 @@
+"""The claims table: what the paper says, what was measured, and whether it holds, in both readings of accuracy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from netfleet.runs.history import History
+from reproduce.claims import COLUMNS, WINDOW, Claim, Verdict, judge, last, smoothed
+from reproduce.panels import Panel
+from reproduce.runs import histories
+from reproduce.store import Store, file_name
+
+DOUBTS = " or ".join(f"{100 * reading.doubt:.1f} points ({reading.words})" for reading in COLUMNS.values())
+HEADINGS = ("panel", "#", "claim", "paper", "holds if", "ours, x̄", "verdict", "ours, workers", "verdict")
+LEGEND = (
+    f"Accuracies are means over the last {WINDOW} evaluations, as the paper smooths; in brackets the lowest and "
+    "highest of these evaluations and of all seeds. x̄ is the average of the workers' models; “workers” is the mean "
+    "accuracy of their own models in the same rounds, on a tenth of the test samples or fewer. “Provisional”: one "
+    f"seed, and decided by less than {DOUBTS}; “within the spread”: an evaluation or seed says otherwise."
+)
+
+
+class Line(NamedTuple):
+    """A claim and its verdict in each reading; None where runs are missing."""
+
+    panel: Panel
+    claim: Claim
+    verdicts: tuple[Verdict | None, ...]
+
+    def cells(self) -> list[str]:
+        """The line as text."""
+        parts = [(v.ours(), v.words) if v else ("–", "not run") for v in self.verdicts]
+        claim = self.claim
+        return [self.panel.name, claim.number, claim.text, claim.paper, claim.rule(), *(c for p in parts for c in p)]
+
+
+def lines(panels: Sequence[Panel], store: Store) -> list[Line]:
+    """Every claim of the panels."""
+    found = [(panel, histories(panel, store)) for panel in panels]
+    return [
+        Line(panel, claim, tuple(judge(claim, curves, column, _asked(panel), panel.part) for column in COLUMNS))
+        for panel, curves in found
+        for claim in panel.claims
+    ]
+
+
+def _asked(panel: Panel) -> int:
+    return max(len(curve.experiment.seeds) for curve in panel.curves)
+
+
+def console_table(found: Sequence[Line]) -> Table:
+    """The lines for a terminal: each verdict stands under its number."""
+    table = Table(
+        "#", "claim", "paper", *(f"ours, {reading.words}" for reading in COLUMNS.values()), header_style="bold"
+    )
+    for panel, group in itertools.groupby(found, key=lambda line: line.panel.name):
+        table.add_section()
+        for line in group:
+            _, number, text, paper, rule, *cells = line.cells()
+            pairs = zip(cells[::2], cells[1::2], strict=True)
+            table.add_row(f"{panel}\n{number}", text, f"{paper}\n({rule})", *(_coloured(*pair) for pair in pairs))
+    return table
+
+
+def _coloured(ours: str, verdict: str) -> Text:
+    style = "green" if verdict.startswith("holds") else "red" if verdict.startswith("does not") else "dim"
+    return Text(f"{ours}\n").append(verdict, style)
+
+
+def markdown(found: Sequence[Line]) -> str:
+    """The lines as a Markdown table."""
+    return _pipes(HEADINGS, [[_bold(cell) for cell in line.cells()] for line in found])
+
+
+def _pipes(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (headings, ["---"] * len(headings), *rows))
+
+
+def _bold(cell: str) -> str:
+    return f"**{cell}**" if cell.startswith(("holds", "does not hold", "undecided")) else cell
+
+
+VALUES = ("panel", "curve", "x̄", "workers", "worst worker", "x̄ at 95 % after", "sent", "samples", "results")
+
+
+def values(panels: Sequence[Panel], store: Store, link: str = "") -> str:
+    """Where every curve ends, as a Markdown table; a result is named by its hash and linked to below `link`."""
+    found = [(panel.name, label, runs) for panel in panels for label, runs in histories(panel, store).items() if runs]
+    return _pipes(VALUES, [(name, *_ends(label, runs, link)) for name, label, runs in found])
+
+
+def _ends(label: str, runs: Sequence[History], link: str) -> tuple[str, ...]:
+    names = ", ".join(f"[{h.hash[:8]}]({link}{file_name(h.hash)})" if link else h.hash[:8] for h in runs)
+    if lost := [h for h in runs if h.diverged]:
+        return (label, f"diverged after round {lost[0].rounds}", *("–",) * 5, names)
+    columns = ("accuracy", "worker_accuracy_mean", "worker_accuracy_min")
+    accuracies = [_over_seeds([float(last(h, column)[1].mean()) for h in runs]) for column in columns]
+    first = runs[0].last
+    costs = f"{first['bytes'] / 1e9:,.0f} GB", _millions(first["samples"])
+    return (label, *accuracies, _reached(runs, 0.95), *costs, names)
+
+
+def _millions(count: float) -> str:
+    return f"{count / 1e6:,.1f} M" if count >= 1e5 else f"{count / 1e6:.3f} M"
+
+
+def _over_seeds(numbers: Sequence[float]) -> str:
+    mean = f"{100 * np.mean(numbers):.1f}"
+    return f"{mean} ± {100 * np.std(numbers, ddof=1):.1f} %" if len(numbers) > 1 else f"{mean} %"
+
+
+def _reached(runs: Sequence[History], level: float) -> str:
+    """The first rounds at which the smoothed curves are at a level."""
+    curves = [smoothed(h, "accuracy") for h in runs]
+    firsts = [next((r["round"] for r in h if (r["accuracy"] or 0) >= level), None) for h in curves]
+    known = [first for first in firsts if first is not None]
+    if len(known) < len(firsts):
+        return "–" if not known else f"– ({len(known)} of {len(firsts)} seeds)"
+    return f"{min(known)}" if min(known) == max(known) else f"{min(known)} to {max(known)}"
+
+
+def score(found: Sequence[Line], column: int = 0) -> str:
+    """How many of the claims hold, in words."""
+    known = [v for line in found if (v := line.verdicts[column]) is not None]
+    verdicts = [v.holds for v in known]
+    counts = {"undecided": verdicts.count(None), "not run": len(found) - len(verdicts)}
+    rest = "".join(f", {count} {word}" for word, count in counts.items() if count)
+    narrow = sum(v.provisional for v in known)
+    aside = f"; {narrow} of these are provisional" if narrow else ""
+    return f"{verdicts.count(True)} hold, {verdicts.count(False)} do not{rest}{aside}"

@@ -1,0 +1,45 @@
+"""The factory of all algorithms: a name or a table becomes a method, compressed where the table says so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from netfleet.algorithms.base import ALGORITHMS, Algorithm
+from netfleet.algorithms.compression.codecs import CODECS
+from netfleet.algorithms.compression.compressed import Compressed
+from netfleet.algorithms.schedules import resolve
+from netfleet.registry import check_type, parameters, split
+
+
+def make_algorithm(spec: str | Mapping[str, Any]) -> Algorithm:
+    """The algorithm of a specification; its `compress` table says how its messages are made short."""
+    kind, params = split(spec, "algorithm")
+    compress = params.pop("compress", None)
+    method = ALGORITHMS.build({"kind": kind, **params})
+    if compress is None:
+        return method
+    codec, settings = _divided(compress)
+    return Compressed(method=method, codec=CODECS.build(codec), **settings)
+
+
+def resolve_algorithm(spec: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A specification with every default written out."""
+    kind, params = split(spec, "algorithm")
+    compress = params.pop("compress", None)
+    resolved = {key: resolve(value) for key, value in ALGORITHMS.resolve({"kind": kind, **params}).items()}
+    if compress is not None:
+        codec, settings = _divided(compress)
+        resolved["compress"] = CODECS.resolve(codec) | settings
+    return resolved
+
+
+def _divided(compress: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A `compress` table as the codec's part and the wrapper's, whose defaults are written out."""
+    kind, params = split(compress, "compress")
+    settings = {}
+    for name in ("gamma", "memory"):
+        hint = parameters(Compressed)[name]
+        settings[name] = params.pop(name, hint.default)
+        check_type(settings[name], hint.annotation, f"compress: {name}")
+    return {"kind": kind, **params}, settings

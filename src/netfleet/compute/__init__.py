@@ -1,0 +1,1 @@
+"""Threads, reused memory, and products with W."""

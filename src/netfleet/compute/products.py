@@ -1,0 +1,54 @@
+"""W times the vectors of workers, in an order of summation that depends on neither threads nor hosts."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from netfleet.compute.arena import Arena
+from netfleet.compute.threads import Pool
+
+
+def _width(d: int) -> int:
+    """Columns per product: a function of d alone, so that the result does not depend on the number of threads."""
+    return min(16384, max(2048, d // 32 // 1024 * 1024))
+
+
+class Product:
+    """Multiplies on some threads, into memory that is used again."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool, self._arena = Pool(threads), Arena()
+
+    def __call__(self, W: Tensor, x: Tensor, rows: int) -> Tensor:
+        """W x as `[rows, d]`; a W of one row gives the same to all of them."""
+        if x.device.type != "cpu":
+            return (W @ x).expand(rows, -1).contiguous()
+        out, width = self._arena.empty(x, rows), _width(x.shape[1])
+
+        def columns(_: int, i: int) -> None:
+            part = slice(i * width, (i + 1) * width)
+            if len(W) == rows:
+                torch.mm(W, x[:, part], out=out[:, part])
+            else:
+                out[:, part] = torch.mm(W, x[:, part])
+
+        self._pool.each(columns, -(-x.shape[1] // width))
+        return out
+
+
+def as_sparse(W: csr_array, dtype: torch.dtype) -> Tensor:
+    """W as a sparse torch matrix: each row of a product is then summed by itself, in the order of W's indices.
+
+    These need not ascend (`check_invariants` would ask for it).
+    """
+    rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        return torch.sparse_csr_tensor(
+            rows, columns, torch.from_numpy(W.data), W.shape, dtype=dtype, check_invariants=False
+        )

@@ -1,0 +1,194 @@
+"""A host of some of the workers; it sees the others through `exchange` and `census` only.
+
+The lower seam of every engine with several hosts is one function, `exchange(tag, need, stack)`: it sends the messages
+of this host's workers to the hosts that need them and fills in those of the others. In memory it is a mailbox, on a
+cluster `torch.distributed`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from netfleet.algorithms import Mix
+from netfleet.algorithms.compression import Packed, pack
+from netfleet.compute.arena import Arena
+from netfleet.compute.products import Product, as_sparse
+from netfleet.engines.collective import Census
+from netfleet.engines.rows import Rows
+from netfleet.errors import ConfigError
+from netfleet.problems.base import Problem
+from netfleet.topology.faults import Unreliable
+from netfleet.topology.network import Network
+
+
+class Tag(NamedTuple):
+    """Which message this is: the round (−1 while initialising) and the number of the exchange within it."""
+
+    t: int
+    call: int
+
+
+class Content(NamedTuple):
+    """What the bytes of a message are, for transports that check what they take."""
+
+    words: str  # such as "float32[10330] float32[10330]"
+    finite: Callable[[Tensor], bool]  # whether a message's bytes hold finite numbers only
+
+
+#: `stack[i]` is the message of worker `need[i]` as bytes; own rows are given, the others are filled in.
+Exchange = Callable[[Tag, Sequence[int], Tensor, Content], None]
+
+
+class Part(NamedTuple):
+    """What some workers need in a round: whose vectors, host by host, and with what weights.
+
+    The weights of a row are in the order of the workers, wherever their vectors lie: sums are the same on any hosts.
+    """
+
+    need: list[int]
+    W: csr_array  # [workers, need]
+    own: Rows  # the places of the workers themselves in `need`
+
+
+class Block:
+    """A host of some of the workers, in ascending order."""
+
+    alone = False
+
+    def __init__(
+        self,
+        problem: Problem,
+        network: Network,
+        exchange: Exchange,
+        census: Census,
+        threads: int = 1,
+        hosts: Sequence[int] | None = None,
+    ) -> None:
+        """`hosts` has the host of each worker, so that what comes from one lies together."""
+        self.problem, self.network, self.census = problem, network, census
+        self._exchange, self._product, self._arena = exchange, Product(threads), Arena()
+        self._hosts = hosts
+        self._sent = 0
+        self._static: Part | None = None
+        self._matrices: dict[torch.dtype, Tensor] = {}
+
+    def mixer(self, t: int) -> Mix:
+        now, calls = max(t, 0), itertools.count()
+        weights = self.network.average(now)
+        part = self._part(now) if weights is None else None
+        sends = sum(self.network.sends(i, now) for i in self.problem.workers)
+
+        def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
+            packed = [pack(v) for v in vectors]
+            self._sent += sends * sum(p.wire.shape[1] for p in packed)
+            if part is None:
+                mixed = self._average(weights, packed)
+            else:
+                mixed = self._neighbourhood(Tag(t, next(calls)), part, packed)
+            return mixed[0] if len(mixed) == 1 else tuple(mixed)
+
+        return mix  # type: ignore[return-value]
+
+    def _part(self, t: int) -> Part:
+        """The part of W(t) that this host works with."""
+        if self._static is None or self.network.varying:
+            self._static = part_of(self.network.W(t), self.problem.workers, self._hosts)
+            self._matrices.clear()
+        return self._static
+
+    def _neighbourhood(self, tag: Tag, part: Part, packed: Sequence[Packed]) -> list[Tensor]:
+        """One message from each worker that is needed, then each vector's averages."""
+        ends = list(itertools.accumulate(p.wire.shape[1] for p in packed))
+        places = [slice(end - p.wire.shape[1], end) for end, p in zip(ends, packed, strict=True)]
+        stack = self._arena.empty(packed[0].wire.new_empty(0, ends[-1]), len(part.need))
+        for p, place in zip(packed, places, strict=True):
+            part.own.put(stack[:, place], p.wire)
+        self._exchange(tag, part.need, stack, _content(packed, places))
+        values = [p.decode(stack[:, place]) for p, place in zip(packed, places, strict=True)]
+        for argument, vectors in enumerate(values):
+            self.took(tag, argument, part.need, vectors)
+        return [self._weighted(part, vectors) for vectors in values]
+
+    def took(self, tag: Tag, argument: int, need: Sequence[int], vectors: Tensor) -> None:
+        """See what an exchange brought: one argument of `mix`, a row for each worker in `need`."""
+
+    def _weighted(self, part: Part, values: Tensor) -> Tensor:
+        if values.dtype not in self._matrices:
+            self._matrices[values.dtype] = as_sparse(part.W, values.dtype).to(values.device)
+        return self._product(self._matrices[values.dtype], values, part.own.count)
+
+    def _average(self, weights: object, packed: Sequence[Packed]) -> list[Tensor]:
+        """The exact average, one sum over all hosts for all vectors."""
+        own = torch.as_tensor(weights)[list(self.problem.workers), None]
+        values = torch.cat([p.values for p in packed], dim=1)
+        total = self.census.total(values * own.to(values.device, values.dtype))
+        parts = torch.split(total, [p.values.shape[1] for p in packed])
+        return [part.repeat(len(own), 1) for part in parts]
+
+    @property
+    def freezes(self) -> bool:
+        return self.network.freezes
+
+    def active(self, t: int) -> Tensor | None:
+        mask = self.network.active(t)
+        return None if mask is None else torch.from_numpy(mask[list(self.problem.workers), None])
+
+    def settle(self, state: Any) -> Any:
+        return state
+
+    def bytes_sent(self) -> int:
+        return self._sent
+
+    def memory(self) -> dict[str, Tensor]:
+        return {}
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        """This network has no memory."""
+
+
+def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:
+    words = (f"{p.values.dtype}[{p.values.shape[1]}] in {p.wire.shape[1]}" for p in packed)
+
+    def finite(message: Tensor) -> bool:
+        values = (p.decode(message[None, place]) for p, place in zip(packed, places, strict=True))
+        return all(all_finite(v) for v in values)
+
+    return Content(" ".join(words).replace("torch.", ""), finite)
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether all are; the least and the greatest tell, because NaN is passed on, and need no memory of their own."""
+    return not values.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(values))
+
+
+def needed(W: csr_array, workers: Sequence[int]) -> list[int]:
+    """Whose vectors some workers need: their own, and those of all whom they hear."""
+    rows = W[list(workers)]
+    return sorted({*workers, *rows.indices[rows.data != 0].tolist()})
+
+
+def part_of(W: csr_array, workers: Sequence[int], hosts: Sequence[int] | None = None) -> Part:
+    """What some workers work with in a round with weights W."""
+    need = needed(W, workers)
+    if hosts is not None:
+        need.sort(key=lambda j: (hosts[j], j))
+    rows = csr_array(W[list(workers)])
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    place = np.zeros(W.shape[0], dtype=rows.indices.dtype)
+    place[need] = np.arange(len(need))
+    part = csr_array((rows.data, place[rows.indices], rows.indptr), shape=(len(workers), len(need)))
+    return Part(need, part, Rows(place[list(workers)].tolist()))
+
+
+def refuse_memory(network: Network) -> None:
+    """A network that remembers is simulated as a whole."""
+    if isinstance(network, Unreliable) and network.remembers:
+        raise ConfigError('late messages and rule = "counters" are simulated only; use engine.kind = "simulator"')

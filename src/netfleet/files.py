@@ -1,0 +1,28 @@
+"""Files that a crash leaves either old or new, never half-written."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
+    """Write a file so that a crash at any moment leaves the old one or the new one, durable when this returns.
+
+    It is created with the mode (less the umask), so a secret with 0o600 is never anyone else's to read.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)  # one that a crash left behind would keep its own mode
+    with open(temporary, "wb", opener=functools.partial(os.open, mode=mode)) as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,1 @@
+"""Ways to compute the gradients of an `nn.Module` for many workers."""

@@ -1,0 +1,130 @@
+"""The path for every `nn.Module`: one copy of it per thread, worker by worker.
+
+Every row is computed alone on one intra-op thread, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from netfleet import randomness
+from netfleet.compute.arena import Arena
+from netfleet.compute.threads import Pool, one_intra_op_thread
+from netfleet.gradients.modes import averaging_batch_norm, without_dropout, without_grad
+from netfleet.gradients.paths import Chunk, Sample
+from netfleet.gradients.replica import Loss, Probe, Replica, kept_generator
+from netfleet.gradients.samples import Rows
+
+_GENERATOR = threading.Lock()  # torch's generator is one for all threads
+
+
+class Looped:
+    """Gradients by autograd, a copy of the module per thread."""
+
+    name = "looped"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        probed: Probe,
+        train: Rows,
+        test: Rows,
+        pool: Pool,
+        seed: int,
+        workers: Sequence[int],
+    ) -> None:
+        self.random, self._train, self._test, self._pool = probed.random, train, test, pool
+        self._seed, self._workers, self.device, self._arena = seed, workers, train.device, Arena()
+        self._replicas = [Replica(model, loss, probed.moving) for _ in range(pool.threads)]
+
+    def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
+        out = self._arena.empty_like(x)
+        assert sample.rows is not None
+        with one_intra_op_thread(), self._guarded_generator():
+            self._pool.each(lambda slot, i: self.one(slot, i, x, sample, buffers, out), len(sample.rows))
+        return out
+
+    def one(self, slot: int, i: int, x: Tensor, sample: Sample, buffers: Tensor | None, out: Tensor) -> None:
+        """The gradient of the i-th hosted worker, by the module of a slot, into `out[i]`."""
+        assert sample.rows is not None
+        replica, rows = self._replicas[slot], sample.rows[i]
+        if self.random:
+            _reseed(self._seed, self._workers[i], sample.t, sample.k)
+        replica.load(x[i], None if buffers is None else buffers[i])
+        _, gradients = replica.gradient(self._train.inputs(rows), self._train.targets(rows))
+        replica.write(gradients, out[i])
+        if buffers is not None:
+            replica.store_buffers(buffers[i])
+
+    def sums(self, x: Tensor, lanes: Sequence[Sequence[Chunk]]) -> tuple[Tensor, Tensor]:
+        values = torch.zeros(len(lanes), dtype=x.dtype, device=self.device)
+        sums = torch.zeros(len(lanes), len(x), dtype=x.dtype, device=self.device)
+
+        def lane(slot: int, i: int) -> None:
+            replica = self._replicas[slot]
+            replica.load(x)
+            with without_dropout(replica.model):
+                for rows, weights in lanes[i]:
+                    inputs, targets = self._train.inputs(rows), self._train.targets(rows)
+                    value, gradients = replica.gradient(inputs, targets, weights.to(self.device))
+                    values[i] += value
+                    for view, gradient in zip(replica.layout.views(sums[i]), gradients, strict=True):
+                        view += gradient
+
+        with one_intra_op_thread(), self._guarded_generator():
+            if self.random:
+                _reseed(self._seed)
+            self._pool.each(lane, len(lanes))
+        return values, sums
+
+    def scores(self, x: Tensor, chunks: Sequence[Tensor], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
+        losses = torch.zeros(len(x), len(chunks), dtype=torch.float64)
+        correct = torch.zeros(len(x), len(chunks), dtype=torch.float64)
+
+        def one(slot: int, task: int) -> None:
+            i, c = divmod(task, len(chunks))
+            replica, targets = self._replicas[slot], self._test.targets(chunks[c])
+            replica.load(x[i], None if buffers is None else buffers[i])
+            scores = replica.model.eval()(self._test.inputs(chunks[c]))
+            losses[i, c] = replica.loss(scores, targets).sum().cpu()
+            correct[i, c] = (scores.argmax(dim=-1) == targets).sum().cpu()
+            replica.model.train()
+
+        with one_intra_op_thread():
+            self._pool.each(without_grad(one), len(x) * len(chunks))
+        return losses, correct
+
+    def recalibrated(self, x: Tensor, start: Tensor, chunks: Sequence[Sequence[Tensor]]) -> Tensor:
+        """Buffers `[models, b]` with BatchNorm's statistics averaged over each model's chunks of training rows."""
+        buffers = start.repeat(len(x), 1)
+
+        def one(slot: int, i: int) -> None:
+            replica = self._replicas[slot]
+            replica.load(x[i], start)
+            with averaging_batch_norm(replica.model), without_dropout(replica.model):
+                for rows in chunks[i]:
+                    replica.model(self._train.inputs(rows))
+            replica.store_buffers(buffers[i])
+
+        with one_intra_op_thread(), self._guarded_generator():
+            self._pool.each(without_grad(one), len(x))
+        return buffers
+
+    @contextmanager
+    def _guarded_generator(self) -> Iterator[None]:
+        """Where the model draws random numbers, have torch's global generator alone and leave it as it was."""
+        if not self.random:
+            yield
+            return
+        with _GENERATOR, kept_generator(self.device):
+            yield
+
+
+def _reseed(*address: int) -> None:
+    torch.manual_seed(int(randomness.bits("model", *address)) >> 1)

@@ -1,0 +1,123 @@
+"""Runs `chain.cpp`: one call of the library per thread and step, in which no thread holds the interpreter's lock."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from netfleet.compute.arena import Arena
+from netfleet.compute.threads import Pool
+from netfleet.gradients.native.layers import Layer, as_array
+from netfleet.gradients.paths import Chunk, Sample
+from netfleet.gradients.samples import Rows
+
+_ALIGNMENT = 64
+
+
+class _Job(ctypes.Structure):
+    """`Job` of chain.cpp: the same fields in the same order."""
+
+    _fields_ = (
+        ("layers", ctypes.c_void_p),
+        ("depth", ctypes.c_int64),
+        ("tasks", ctypes.c_int64),
+        ("model", ctypes.c_void_p),
+        ("offset", ctypes.c_void_p),
+        ("x", ctypes.c_void_p),
+        ("d", ctypes.c_int64),
+        ("data", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("labels", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("gradient", ctypes.c_void_p),
+        ("value", ctypes.c_void_p),
+        ("correct", ctypes.c_void_p),
+        ("next", ctypes.c_void_p),
+    )
+
+
+class Chain:
+    """The `Path` of a model that is a chain of layers."""
+
+    name = "native"
+
+    def __init__(self, library: ctypes.CDLL, layers: list[Layer], train: Rows, test: Rows, pool: Pool) -> None:
+        self._train, self._test, self._pool = train, test, pool
+        self._layers, self._arena = as_array(layers), Arena()
+        self._call = library.run
+        size = library.scratch(self._layers.data_ptr(), len(layers))
+        self._scratch = [torch.empty(size + _ALIGNMENT, dtype=torch.uint8) for _ in range(pool.threads)]
+        self._aligned = [at + -at % _ALIGNMENT for at in (scratch.data_ptr() for scratch in self._scratch)]
+
+    def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
+        assert sample.rows is not None
+        out = self._arena.empty_like(x)
+        models, offsets = _even(*sample.rows.shape)
+        self._run(self._train, x, models, offsets, sample.rows, gradient=out)
+        return out
+
+    def sums(self, x: Tensor, lanes: Sequence[Sequence[Chunk]]) -> tuple[Tensor, Tensor]:
+        rows, weights = (torch.cat(parts) for parts in zip(*(chunk for lane in lanes for chunk in lane), strict=True))
+        offsets = torch.tensor([0, *(sum(len(rows) for rows, _ in lane) for lane in lanes)]).cumsum(0)
+        gradient = torch.empty(len(lanes), len(x), dtype=x.dtype)
+        model = torch.zeros(len(lanes), dtype=torch.int64)
+        value, _ = self._run(self._train, x, model, offsets, rows, weights=weights, gradient=gradient)
+        return value, gradient
+
+    def scores(self, x: Tensor, chunks: Sequence[Tensor], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
+        model = torch.arange(len(x)).repeat_interleave(len(chunks))
+        rows = torch.cat(list(chunks) * len(x))
+        lengths = torch.tensor([len(chunk) for chunk in chunks] * len(x))
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        value, correct = self._run(self._test, x, model, offsets, rows)
+        shape = (len(x), len(chunks))
+        return (value.double() * lengths).view(shape), correct.double().view(shape)
+
+    def _run(
+        self,
+        data: Rows,
+        x: Tensor,
+        model: Tensor,
+        offsets: Tensor,
+        rows: Tensor,
+        weights: Tensor | None = None,
+        gradient: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The loss (weighted, or the mean) and the number of right answers of every task, and the gradients."""
+        x, rows, tasks, counter = x.contiguous(), rows.contiguous(), model.numel(), ctypes.c_int64(0)
+        value, correct = torch.empty(tasks, dtype=x.dtype), torch.empty(tasks, dtype=torch.int64)
+        job = _Job(
+            layers=self._layers.data_ptr(),
+            depth=self._layers.shape[0],
+            tasks=tasks,
+            model=model.data_ptr(),
+            offset=offsets.data_ptr(),
+            x=x.data_ptr(),
+            d=x.shape[-1],
+            data=data.storage.data_ptr(),
+            size=data.size,
+            labels=data.labels.data_ptr(),
+            rows=rows.data_ptr(),
+            weights=None if weights is None else weights.data_ptr(),
+            gradient=None if gradient is None else gradient.data_ptr(),
+            value=value.data_ptr(),
+            correct=correct.data_ptr(),
+            next=ctypes.addressof(counter),
+        )
+
+        def drain(slot: int, _: int) -> None:
+            self._call(ctypes.byref(job), self._aligned[slot])
+
+        self._pool.each(drain, min(self._pool.threads, tasks))
+        return value, correct
+
+
+@functools.lru_cache(maxsize=8)
+def _even(models: int, batch: int) -> tuple[Tensor, Tensor]:
+    """Which model each task is for and where its rows begin, when every task is one mini-batch."""
+    return torch.arange(models), torch.arange(models + 1) * batch

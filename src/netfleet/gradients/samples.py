@@ -1,0 +1,57 @@
+"""Samples on a device, and how to take some of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from netfleet.compute.arena import Arena
+
+
+class Rows:
+    """Samples on a device; images with their channels last in memory where asked.
+
+    (`contiguous(memory_format=torch.channels_last)` returns one-channel images as they are, which is slow:
+    netfleet bench layout.)
+    """
+
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool
+    ) -> None:
+        self.last, self.dtype, self.device = channels_last and inputs.dim() == 4, dtype, device
+        inputs = inputs.to(device, dtype)
+        if self.last:  # in one piece also with one channel, whose strides `contiguous()` would leave as they are
+            inputs = inputs.permute(0, 2, 3, 1)
+        #: `[samples, …]` in one piece, images as `[height, width, channels]` if the channels are last.
+        self.storage, self.labels = Arena().empty_like(inputs).copy_(inputs), targets.to(device).contiguous()
+        self.size = self.storage[0].numel()  # numbers per sample
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Inputs of the rows `[…]`, as `[…, channels, height, width]` for images."""
+        taken = self.storage[rows]
+        return taken.movedim(-1, -3) if self.last else taken
+
+    def shared(self) -> Rows:
+        """The same rows in memory that other processes can see."""
+        share(self.storage)
+        share(self.labels)
+        return self
+
+    def targets(self, rows: Tensor) -> Tensor:
+        """Targets of the rows."""
+        return self.labels[rows]
+
+
+def share(tensor: Tensor) -> Tensor:
+    """Move a tensor to memory that other processes can see."""
+    tensor.share_memory_()  # type: ignore[no-untyped-call]
+    return tensor
+
+
+def thin(rows: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
+    """At most `limit` of the rows (0: all), evenly spaced."""
+    if limit <= 0 or limit >= len(rows):
+        return rows
+    return rows[np.arange(limit) * len(rows) // limit]

@@ -1,0 +1,42 @@
+"""The path for accelerators and for linear models of unusual kind: all workers in one `vmap`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from netfleet.compute.threads import one_intra_op_thread
+from netfleet.gradients.looped import Looped
+from netfleet.gradients.paths import Sample
+from netfleet.gradients.replica import Layout, Loss
+
+
+class Stacked(Looped):
+    """Gradients of all workers at once; sums and scores as `Looped`."""
+
+    name = "stacked"
+
+    def __init__(self, model: nn.Module, loss: Loss, *rest: Any) -> None:
+        super().__init__(model, loss, *rest)
+        self._gradients = vmap_gradient(model, loss)
+
+    def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
+        assert sample.rows is not None
+        rows = sample.rows.to(self.device, non_blocking=True)
+        with one_intra_op_thread():
+            return self._gradients(x, self._train.inputs(rows), self._train.targets(rows))
+
+
+def vmap_gradient(model: nn.Module, loss: Loss) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A function (x `[rows, d]`, inputs `[rows, B, …]`, targets `[rows, B]`) -> gradients `[rows, d]`."""
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    layout = Layout([p for p in model.parameters() if p.requires_grad])
+
+    def objective(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        parameters = dict(zip(names, layout.views(x), strict=True))
+        return loss(torch.func.functional_call(model, parameters, (inputs,)), targets).mean()
+
+    return torch.func.vmap(torch.func.grad(objective))

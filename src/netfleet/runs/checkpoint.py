@@ -1,0 +1,170 @@
+"""Checkpoints: every host's workers in a safetensors file of their own, and one file that names what belongs together.
+
+That one is written last and replaces its predecessor at once, so a crash at any moment leaves a whole checkpoint. Any
+number of hosts can go on from it: each reads the rows of its own workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import safetensors
+import torch
+from torch import Tensor
+
+from netfleet.engines.loop import Host, Snapshot
+from netfleet.errors import CheckpointError
+from netfleet.files import write_atomically
+
+MANIFEST = "checkpoint.json"
+_BUFFERS = "buffers"
+_NETWORK = "network/"
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_COUNTERS = ("t", "bytes", "samples", "seconds")
+
+
+def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
+    """Make a snapshot durable, together with the other hosts; the run that it belongs to is known by its hash."""
+    tensors = dict(zip(snapshot.state._fields, snapshot.state, strict=True))
+    if snapshot.buffers is not None:
+        tensors[_BUFFERS] = snapshot.buffers
+    tensors |= {f"{_NETWORK}{name}": values for name, values in snapshot.network.items()}
+    workers = list(host.problem.workers)
+    write_tensors(folder / _shard(snapshot.t, workers), tensors, {"run": run_hash})
+    sent, used = host.census.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
+    rows = torch.tensor([[i, workers[0]] for i in workers])
+    hosted = host.census.every(rows, workers).tolist()  # all have written by now
+    if host.census.keeps:
+        groups = [[i for i, first in hosted if first == head] for head in sorted({first for _, first in hosted})]
+        counters = {"t": snapshot.t, "bytes": sent, "samples": used, "seconds": snapshot.seconds}
+        shards = {_shard(snapshot.t, group): group for group in groups}
+        text = json.dumps({"run": run_hash, "counters": counters, "shards": shards}, indent=1)
+        write_atomically(folder / MANIFEST, lambda file: file.write(text.encode()))
+        _forget(folder, snapshot.t, shards)
+
+
+def _shard(t: int, workers: Sequence[int]) -> str:
+    """A name that no other set of workers or round has, so that nothing a checkpoint needs is ever overwritten."""
+    return f"checkpoint-{t}-{hashlib.sha256(json.dumps(list(workers)).encode()).hexdigest()[:8]}.safetensors"
+
+
+def _forget(folder: Path, t: int, shards: Iterable[str]) -> None:
+    """Remove the files of other checkpoints, but not of later ones: another host may be writing one already."""
+    for path in folder.glob("checkpoint-*.safetensors"):
+        if path.name not in shards and int(path.name.split("-")[1]) <= t:
+            path.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file, whole or not at all."""
+    write_atomically(path, lambda file: _write(file, tensors, metadata))
+
+
+def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """The safetensors format, one tensor after the other: the library's own writer needs the state three times more.
+
+    Tensors may share memory (y = g after the first gradient); each is written in full.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, values in tensors.items():
+        begin, end = end, end + values.numel() * values.element_size()
+        header[name] = {"dtype": _DTYPES[values.dtype], "shape": list(values.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write(struct.pack("<Q", len(text)) + text)
+    for values in tensors.values():
+        flat = values.detach().cpu().contiguous().flatten()
+        file.write(flat.view(torch.uint8).numpy().data)
+
+
+def exists(folder: Path) -> bool:
+    """Whether there is something to go on from."""
+    return (folder / MANIFEST).exists()
+
+
+def reached(folder: Path) -> int:
+    """The round of the snapshot in a folder."""
+    return int(_manifest(folder)["counters"]["t"])
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            "run": found["run"],
+            "counters": {n: found["counters"][n] for n in _COUNTERS},
+            "shards": found["shards"],
+        }
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a checkpoint ({error}); delete it to start from the beginning") from None
+
+
+def load(
+    folder: Path, run_hash: str, state_type: Any, device: torch.device, workers: Sequence[int] | None = None
+) -> Snapshot:
+    """Read the rows of some workers (None: all), with the counters of all; it must be of the run with this hash."""
+    about = _manifest(folder)
+    if about["run"] != run_hash:
+        raise CheckpointError(
+            f"{folder} belongs to run {about['run'][:12]}, but the experiment asked for is {run_hash[:12]}; resume "
+            f"with the experiment it was made with, or choose another --out"
+        )
+    try:
+        found = _read(folder, about["shards"], workers, str(device))
+        return Snapshot(
+            state=state_type(*(found[name] for name in state_type._fields)),
+            buffers=found.get(_BUFFERS),
+            network={name.removeprefix(_NETWORK): v for name, v in found.items() if name.startswith(_NETWORK)},
+            **about["counters"],
+        )
+    except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder} does not hold a checkpoint of this run ({error}); delete {folder / MANIFEST} to start the run "
+            f"from the beginning"
+        ) from None
+
+
+def _read(
+    folder: Path, shards: Mapping[str, Sequence[int]], workers: Sequence[int] | None, device: str
+) -> dict[str, Tensor]:
+    """The wanted rows of every tensor, in the order in which they are wanted."""
+    wanted = sorted(i for group in shards.values() for i in group) if workers is None else list(workers)
+    parts: dict[str, list[Tensor]] = {}
+    order: list[int] = []
+    for shard, group in shards.items():
+        rows = [row for row, i in enumerate(group) if i in set(wanted)]
+        if not rows:
+            continue
+        order += [group[row] for row in rows]
+        with safetensors.safe_open(folder / shard, framework="pt", device=device) as file:
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                whole = len(rows) == len(group) or name.startswith(_NETWORK)
+                values = file.get_tensor(name) if whole else _rows(file.get_slice(name), rows)
+                parts.setdefault(name, []).append(values)
+    places = {i: place for place, i in enumerate(order)}
+    index = torch.tensor([places[i] for i in wanted])
+    inside = {name: len(some) == 1 and order == wanted for name, some in parts.items()}
+    return {
+        name: some[0] if inside[name] or name.startswith(_NETWORK) else torch.cat(some)[index.to(some[0].device)]
+        for name, some in parts.items()
+    }
+
+
+def _rows(values: Any, rows: Sequence[int]) -> Tensor:
+    return torch.cat([values[row : row + 1] for row in rows])

@@ -1,0 +1,348 @@
+"""Experiment files: strict TOML -> `Experiment` -> one resolved, hashed `RunConfig` per algorithm and seed.
+
+    name = "digits"            rounds = 200            seeds = [0, 1, 2]
+    [topology]                 kind = "erdos-renyi", workers = 20, weights = "laplacian", p = 0.5
+    [problem]                  kind = "classification", data = "digits", partition = "shards", model = "mlp", batch = 32
+    [[algorithms]]             kind = "net-fleet", K = 10, eta = 0.1, label = "…"          (one or more)
+    [evaluation]               every = 10, …           (fields of `Evaluation`)
+    [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
+    [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
+
+The resolved config has every default written out; with the contents of the files and modules that it names it says all
+that a result depends on. Its hash names the run. Labels, threads, the device and the kind of engine are left out of
+it because they do not change what is computed, except for rounding.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from netfleet.errors import ConfigError
+from netfleet.registry import Registry, check_type, parameters, split, suggestion
+from netfleet.topology.faults import Faults
+
+T = TypeVar("T")
+Table = dict[str, Any]
+#: What netfleet itself passes to the factories, so that a file does not have to.
+GIVEN = ("workers", "seed", "dtype", "device", "threads", "gradients", "inputs", "classes", "labels", "groups", "graph")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """When and how much is measured; limits are numbers of samples, 0 means all.
+    The workers' own models and f, ∇f cost most of an evaluation: with `full_every`, a multiple of `every`, they are
+    measured only every so many rounds, and in the first and the last.
+    """
+
+    every: int = 10
+    full_every: int = 0
+    test_samples: int = 0
+    worker_test_samples: int = 1000
+    gradient: bool = True
+    gradient_samples: int = 10_000
+
+    def __post_init__(self) -> None:
+        _at_least("evaluation.every", self.every, 1)
+        for name in ("full_every", "test_samples", "worker_test_samples", "gradient_samples"):
+            _at_least(f"evaluation.{name}", getattr(self, name), 0)
+        if self.full_every % self.every:
+            raise ConfigError(
+                f"evaluation.full_every must be a multiple of evaluation.every = {self.every}, got {self.full_every}; "
+                f"try {max(self.full_every // self.every, 1) * self.every}, or 0 to measure all every time"
+            )
+
+    def full(self, t: int, rounds: int) -> bool:
+        """Whether the evaluation after t of the rounds measures all."""
+        return self.full_every == 0 or t % self.full_every == 0 or t == rounds
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Where and how the run is computed; only `dtype` changes the numbers beyond rounding."""
+
+    kind: Literal["simulator", "peers", "distributed"] = "simulator"
+    device: str = "cpu"
+    dtype: Literal["float32", "float64"] = "float32"
+    threads: int = 0
+    gradients: Literal["auto", "native", "stacked", "looped", "processes"] = "auto"
+    #: Of "distributed": Gloo on CPUs with NCCL between GPUs, Gloo alone, or MPI where torch is built with it.
+    backend: Literal["auto", "gloo", "mpi"] = "auto"
+
+    def __post_init__(self) -> None:
+        for name, hint in parameters(EngineConfig).items():
+            check_type(getattr(self, name), hint.annotation, f"engine.{name}")
+        _at_least("engine.threads", self.threads, 0)
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One algorithm with one seed: the unit that is run, checkpointed and hashed."""
+
+    label: str
+    seed: int
+    config: Table
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the resolved config in its canonical form."""
+        return config_hash(self.config)
+
+    @property
+    def folder(self) -> str:
+        """The run's folder: its label in characters that file systems take, and its seed."""
+        slug = re.sub(r"[^\w.=]+", "-", self.label.lower()).strip("-.") or "run"
+        return f"{slug}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One problem on one topology with one or more algorithms and seeds."""
+
+    topology: Table
+    problem: Table
+    algorithms: tuple[Table, ...]
+    rounds: int
+    name: str = "experiment"
+    seeds: tuple[int, ...] = (0,)
+    checkpoint_every: int = 50
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    network: Faults | None = None
+
+    def runs(self) -> list[RunConfig]:
+        """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
+        labels = self._labels()
+        runs = [
+            RunConfig(label, seed, self._resolved(algorithm) | {"seed": seed})
+            for seed in self.seeds
+            for label, algorithm in zip(labels, self.algorithms, strict=True)
+        ]
+        owner: dict[str, str] = {}
+        for run in runs:
+            if owner.setdefault(run.folder, run.label) != run.label:
+                raise ConfigError(
+                    f"the labels {owner[run.folder]!r} and {run.label!r} would share the folder {run.folder!r}; "
+                    f"make them differ in more than case and punctuation"
+                )
+        return runs
+
+    def _labels(self) -> list[str]:
+        from netfleet.algorithms import ALGORITHMS
+
+        labels: list[str] = []
+        for table in self.algorithms:
+            title = getattr(ALGORITHMS[table["kind"]], "title", None)
+            short = f", {table['compress']['kind']}" if "compress" in table else ""
+            labels.append(str(table.get("label") or f"{title or table['kind']}{short}"))
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ConfigError(
+                    f"two algorithms are called {label!r}; give each a label of its own, for example "
+                    f'label = "{label}, K = 5"'
+                )
+        return labels
+
+    def _resolved(self, algorithm: Table) -> Table:
+        return {
+            "rounds": self.rounds,
+            "topology": self.topology,
+            "problem": self.problem,
+            "algorithm": {key: value for key, value in algorithm.items() if key != "label"},
+            "evaluation": asdict(self.evaluation),
+            "dtype": self.engine.dtype,
+        } | ({"network": asdict(self.network)} if self.network else {})
+
+    def to_table(self) -> Table:
+        """The experiment with every default written out, as an experiment file would say it."""
+        table = asdict(self)
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
+
+    @property
+    def hash(self) -> str:
+        """Names the set of runs."""
+        return config_hash([run.hash for run in self.runs()])
+
+
+def config_hash(config: Any) -> str:
+    """SHA-256 over canonical JSON (sorted keys, no spaces)."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment file (None: the embedded demo), apply `key=value` overrides, and check all of it."""
+    return experiment(read_experiment(path, overrides))
+
+
+def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Table:
+    """An experiment file with its overrides as it is written, unchecked."""
+    table = _parse(_read(path), "the demo" if path is None else str(path))
+    for override in overrides:
+        _apply(table, override)
+    return table
+
+
+def experiment(table: Mapping[str, Any]) -> Experiment:
+    """A parsed experiment file as an `Experiment`, every part resolved against its registry."""
+    import netfleet.topology  # noqa: F401 (registers "matrix" weights)
+    from netfleet.topology.graphs import GRAPHS, varies
+    from netfleet.topology.weights import WEIGHTS
+
+    table = dict(table)
+    algorithms = table.get("algorithms", [{"kind": "net-fleet"}])
+    if isinstance(algorithms, Mapping):
+        algorithms = [algorithms]
+    if not isinstance(algorithms, list) or not algorithms:
+        raise ConfigError(f"algorithms must be one or more [[algorithms]] tables, got {algorithms!r}")
+    topology = {"kind": "erdos-renyi", **_table(table, "topology")}
+    weights = topology.pop("weights", None)
+    graph = GRAPHS.resolve(topology, {"seed": None})
+    if isinstance(graph.get("base"), str | Mapping):
+        graph["base"] = GRAPHS.resolve(graph["base"], {"seed": None, "workers": None})
+    if weights is not None or not varies(graph["kind"]):
+        graph["weights"] = WEIGHTS.resolve(weights or "laplacian", dict.fromkeys(GIVEN))
+    given = {
+        **table,
+        "topology": graph,
+        "problem": _resolve_problem({"kind": "classification", **_table(table, "problem")}),
+        "algorithms": tuple(_resolve_algorithm(a) for a in algorithms),
+        "evaluation": make(Evaluation, _table(table, "evaluation"), "[evaluation]"),
+        "engine": make(EngineConfig, _table(table, "engine"), "[engine]"),
+    }
+    if "network" in table:
+        faults = make(Faults, _table(table, "network"), "[network]")
+        given["network"] = faults if faults.any else None
+    if "seed" in given:
+        raise ConfigError(f"write seeds = [{given['seed']}] instead of seed = {given['seed']}")
+    result = make(Experiment, given, "the experiment")
+    _at_least("rounds", result.rounds, 1)
+    _at_least("checkpoint_every", result.checkpoint_every, 1)
+    if not result.seeds or len(set(result.seeds)) < len(result.seeds) or not all(0 <= s < 2**63 for s in result.seeds):
+        raise ConfigError(f"seeds must be one or more different whole numbers from 0 on, got {list(result.seeds)}")
+    result.runs()  # labels must differ
+    return result
+
+
+def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+    """A dataclass from a table; an unknown, missing or ill-typed key is an error that names it."""
+    hints = parameters(cls)
+    for key, value in table.items():
+        if key not in hints:
+            raise ConfigError(
+                f"unknown key {key!r} in {where}{suggestion(key, hints)}; known: {', '.join(sorted(hints))}"
+            )
+        check_type(value, hints[key].annotation, f"{key} in {where}")
+    missing = [key for key, p in hints.items() if p.default is p.empty and key not in table]
+    if missing:
+        raise ConfigError(f"{where} needs {missing[0]!r}; add {missing[0]} = …")
+    return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in table.items()})
+
+
+def _resolve_problem(table: Table) -> Table:
+    from netfleet.data import PARTITIONS, SOURCES
+    from netfleet.problems import LOSSES, PROBLEMS
+    from netfleet.problems.models import MODELS
+
+    nested: dict[str, Registry[Any]] = {
+        "data": SOURCES,
+        "partition": PARTITIONS,
+        "model": MODELS,
+        "loss": LOSSES,
+    }
+    resolved = PROBLEMS.resolve(table, dict.fromkeys(GIVEN))
+    for key, registry in nested.items():
+        if key in resolved:
+            resolved[key] = registry.resolve(resolved[key], dict.fromkeys(GIVEN))
+    return resolved
+
+
+def _resolve_algorithm(table: Any) -> Table:
+    from netfleet.algorithms.build import make_algorithm, resolve_algorithm
+
+    kind, params = split(table, "algorithm")
+    label = params.pop("label", None)
+    if label is not None:
+        check_type(label, str, f"algorithm {kind!r}: label")
+    resolved = resolve_algorithm({"kind": kind, **params})
+    make_algorithm(resolved)  # K < 1, a negative step size: said now, not in the middle of an experiment
+    return resolved | ({"label": label} if label else {})
+
+
+def _table(parent: Mapping[str, Any], key: str) -> Table:
+    value = parent.get(key, {})
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"[{key}] must be a table, got {value!r}")
+    return dict(value)
+
+
+def _read(path: str | Path | None) -> str:
+    if path is None:
+        return (resources.files("netfleet.runs") / "demo.toml").read_text(encoding="utf-8")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {str(path)!r}: {error}") from None
+
+
+def read_toml(path: Path) -> Table:
+    """A TOML file as it is written."""
+    return _parse(_read(path), str(path))
+
+
+def _parse(text: str, where: str) -> Table:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where} is not valid TOML: {error}") from None
+
+
+def parse_overrides(overrides: Sequence[str]) -> Table:
+    """`key=value` texts as a table, values as TOML would read them."""
+    table: Table = {}
+    for override in overrides:
+        _apply(table, override)
+    return table
+
+
+def _apply(table: Table, override: str) -> None:
+    """Set `a.b.c=value` in the table; a list of tables on the way means each, unless its number or kind follows."""
+    path, equals, text = override.partition("=")
+    if not equals or not path.strip():
+        raise ConfigError(f"--set takes key=value, got {override!r}; for example --set rounds=50")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()  # a bare word is a text
+    *parents, last = path.strip().split(".")
+    targets: list[Any] = [table]
+    for name in parents:
+        targets = [inner for target in targets for inner in _inside(target, name, override)]
+    tables = [table for target in targets for table in (target if isinstance(target, list) else [target])]
+    if not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(f"--set {override}: {'.'.join(parents)} is not a table")
+    for each in tables:
+        each[last] = value
+
+
+def _inside(target: Any, name: str, override: str) -> list[Any]:
+    """What `name` leads to: a key of a table, or those of a list's tables with that number or kind."""
+    if isinstance(target, dict):
+        return [target.setdefault(name, {})]
+    if not isinstance(target, list):
+        raise ConfigError(f"--set {override}: {name} is not in a table")
+    chosen = [x for i, x in enumerate(target) if name in (str(i), isinstance(x, dict) and x.get("kind"))]
+    if not chosen:
+        raise ConfigError(f"--set {override}: nothing there has the number or kind {name!r}")
+    return chosen
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")

@@ -1,0 +1,131 @@
+"""The append-only record of a run: one JSON line per evaluation, beside the resolved config and its hash."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from netfleet.errors import CheckpointError, ConfigError
+from netfleet.files import write_atomically
+
+if TYPE_CHECKING:
+    import pandas
+
+    from netfleet.engines import Snapshot
+
+CONFIG_FILE, HISTORY_FILE = "config.json", "history.jsonl"
+
+
+@dataclass
+class History:
+    """What a run measured, evaluation by evaluation.
+
+    `history["accuracy"]` is a column as an array (NaN where there is no value). Apart from `seconds`, the records of an
+    experiment file's run are a function of `config`: they do not depend on threads or interruptions.
+    """
+
+    config: dict[str, Any]
+    hash: str = ""
+    label: str = ""
+    seed: int = 0
+    records: list[dict[str, Any]] = field(default_factory=list)
+    diverged: str | None = None
+    folder: Path | None = None
+    #: All workers' state after the last round, where the run was made in this process; on a cluster this rank's.
+    final: Snapshot | None = None
+    #: The round of the checkpoint that the run went on from.
+    resumed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.records)
+
+    def __getitem__(self, column: str) -> npt.NDArray[np.float64]:
+        if not any(column in record for record in self.records):
+            raise KeyError(f"no column {column!r}; there are: {', '.join(self.columns)}")
+        values = [record.get(column) for record in self.records]
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of what was measured."""
+        return list(dict.fromkeys(name for record in self.records for name in record))
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done at the last evaluation."""
+        return int(self.records[-1]["round"]) if self.records else 0
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last record."""
+        return self.records[-1]
+
+    def timeless(self) -> list[dict[str, Any]]:
+        """The records without wall-clock time: equal for equal configs."""
+        return [{name: value for name, value in record.items() if name != "seconds"} for record in self.records]
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a record, and make it durable where the history has a folder."""
+        self.records.append(dict(record))
+        if self.folder is not None:
+            with open(self.folder / HISTORY_FILE, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+    def keep_until(self, rounds: int) -> None:
+        """Forget what lies beyond a round, as a resumed run will measure it again."""
+        self.records = [record for record in self.records if record["round"] <= rounds]
+        if self.folder is not None:
+            text = "".join(json.dumps(record) + "\n" for record in self.records)
+            write_atomically(self.folder / HISTORY_FILE, lambda file: file.write(text.encode()))
+
+    def write_config(self) -> None:
+        """Begin the run's folder: the resolved config, its hash, and an empty history."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.keep_until(-1)  # the config comes last: a folder that has one is a run
+        content = {"hash": self.hash, "label": self.label, "seed": self.seed, "config": self.config}
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(self.folder / CONFIG_FILE, lambda file: file.write(text.encode()))
+
+    @classmethod
+    def load(cls, folder: str | Path) -> History:
+        """Read a run's folder; an unfinished last line (a crash while writing) is dropped."""
+        folder = Path(folder)
+        try:
+            about = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+            lines = (folder / HISTORY_FILE).read_text(encoding="utf-8").split("\n")
+            records = [json.loads(line) for line in lines[:-1]]
+            return cls(about["config"], about["hash"], about["label"], about["seed"], records, folder=folder)
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f"{folder} does not hold a run's history ({error})") from None
+
+    def to_dataframe(self) -> pandas.DataFrame:
+        """The records as a pandas DataFrame (needs `pip install netfleet[pandas]`)."""
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("a DataFrame needs pandas; pip install 'netfleet[pandas]'") from None
+
+        return pandas.DataFrame(self.records).assign(algorithm=self.label, seed=self.seed)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Draw the curves of this run; returns the matplotlib figure, and saves it where a path is given."""
+        from netfleet.report.plots import draw_curves
+
+        figure = draw_curves([self])
+        if path is not None:
+            figure.savefig(path)
+        return figure

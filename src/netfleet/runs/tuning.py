@@ -1,0 +1,240 @@
+"""Hyper-parameters chosen by trying: every method on the same grid, in full or by successive halving.
+
+Successive halving (Jamieson, Talwalkar 2016) gives all points of a method's grid a few rounds, and the better third of
+them three times as many, until one is left with all. A run goes on where it stopped, so a point costs its rounds once.
+It favours what starts fast: a large step size that fails late is found out too late.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from netfleet.algorithms.build import make_algorithm
+from netfleet.errors import ConfigError
+from netfleet.registry import suggestion
+from netfleet.runs.build import Setting, build_setting, check_all
+from netfleet.runs.config import Experiment, Table
+from netfleet.runs.history import History
+from netfleet.runs.progress import Display, Quiet
+from netfleet.runs.run import run_one
+
+Grid = Mapping[str, Sequence[Any]]
+GRID: dict[str, Sequence[Any]] = {"eta": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
+#: Of the points of a stage, one in so many goes on, for so many times the rounds.
+FACTOR = 3
+#: A point is judged by the evaluations in the last tenth of its rounds.
+LAST = 0.1
+
+
+def parse_grid(texts: Sequence[str]) -> Grid:
+    """`eta=0.01,0.1` texts as a grid; without any, the usual one."""
+    grid: dict[str, Sequence[Any]] = {}
+    for text in texts:
+        name, _, values = text.partition("=")
+        try:
+            numbers = [int(v) if v.strip().isdigit() else float(v) for v in values.split(",")]
+        except ValueError:
+            raise ConfigError(f"--grid takes NAME=A,B,… with numbers, got {text!r}; for example eta=0.01,0.1") from None
+        if name.strip() in grid:
+            raise ConfigError(f"--grid {text}: {name.strip()} was given before; say all its values at once")
+        grid[name.strip()] = numbers
+    return grid or GRID
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of a method's grid."""
+
+    method: str
+    point: tuple[tuple[str, Any], ...]
+    experiment: Experiment
+
+    @property
+    def label(self) -> str:
+        """The method and the point."""
+        return ", ".join([self.method, *(f"{name} = {value:g}" for name, value in self.point)])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How good a trial was after some rounds: accuracy where there is one, else the loss with its sign turned."""
+
+    trial: Trial
+    score: float
+    rounds: int
+    #: The round in which it first had the target, if one was given and all seeds did.
+    reached: float | None = None
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Outcomes in this order are the best first: by the rounds to the target, then by the score."""
+        return (math.inf if self.reached is None else self.reached, -self.score)
+
+
+def trials(experiment: Experiment, grid: Grid = GRID) -> dict[str, list[Trial]]:
+    """The points of every method, by its label; a method that lacks a parameter of the grid goes without."""
+    _check(experiment, grid)
+    found: dict[str, list[Trial]] = {}
+    labels = [run.label for run in experiment.runs()][: len(experiment.algorithms)]
+    for label, table in zip(labels, experiment.algorithms, strict=True):
+        names = [name for name in grid if name in table]
+        for values in itertools.product(*(grid[name] for name in names)):
+            point = tuple(zip(names, values, strict=True))
+            tried = replace(experiment, algorithms=(_at(table, point),))
+            found.setdefault(label, []).append(Trial(label, point, tried))
+    return found
+
+
+def _check(experiment: Experiment, grid: Grid) -> None:
+    known = {name for table in experiment.algorithms for name in table} - {"kind", "label", "compress"}
+    for name, values in grid.items():
+        if name not in known:
+            raise ConfigError(
+                f"no algorithm of the experiment has a parameter {name!r}{suggestion(name, known)}; they have: "
+                f"{', '.join(sorted(known))}"
+            )
+        if not values or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            raise ConfigError(f"the grid of {name} must be one or more numbers, got {list(values)}")
+
+
+def _at(table: Table, point: Sequence[tuple[str, Any]]) -> Table:
+    """An algorithm's table with the values of a point; a schedule's step size is where it starts."""
+    changed = dict(table)
+    for name, value in point:
+        scheduled = name == "eta" and isinstance(table[name], Mapping) and "start" in table[name]
+        changed[name] = table[name] | {"start": value} if scheduled else value
+    make_algorithm({key: value for key, value in changed.items() if key != "label"})
+    return changed
+
+
+def stages(rounds: int, points: int, every: int, halving: bool) -> list[int]:
+    """After how many rounds points are left behind; the last stage has all rounds."""
+    count = math.ceil(math.log(points, FACTOR) - 1e-9) if halving and points > 1 else 0
+    wanted = [rounds / FACTOR**k for k in range(count, 0, -1)]
+    early = {min(rounds, max(every, math.ceil(r / every) * every)) for r in wanted}
+    return sorted(early | {rounds})
+
+
+def starts(experiment: Experiment, grid: Grid = GRID, *, halving: bool = False) -> int:
+    """How many times a run is begun or gone on with."""
+    total = 0
+    for points in trials(experiment, grid).values():
+        left = len(points)
+        for _ in stages(experiment.rounds, left, experiment.evaluation.every, halving):
+            total, left = total + left, math.ceil(left / FACTOR)
+    return total * len(experiment.seeds)
+
+
+def tune(
+    experiment: Experiment,
+    grid: Grid = GRID,
+    out: Path | None = None,
+    *,
+    halving: bool = False,
+    target: float | None = None,
+    display: Display | None = None,
+) -> dict[str, list[Outcome]]:
+    """Try every method's points and return how they did, the best first.
+
+    The best has the highest score in the end or, with a `target` (an accuracy; a loss where there is none), is there
+    in the fewest rounds. With `out`, runs are kept there, and the same command goes on with them after an interruption.
+    """
+    if target is not None and not math.isfinite(target):
+        raise ConfigError(f"the target must be a number (an accuracy such as 0.9, or a loss), got {target}")
+    setting = lru_cache(maxsize=len(experiment.seeds))(partial(build_setting, experiment))
+    methods = trials(experiment, grid)
+    _check_first(methods, setting(experiment.seeds[0]), target)
+    results = {}
+    for method, points in methods.items():
+        outcomes: dict[str, Outcome] = {}
+        left = points
+        for rounds in stages(experiment.rounds, len(points), experiment.evaluation.every, halving):
+            for trial in left:
+                made = [_run(trial, run, rounds, setting, out, display or Quiet()) for run in trial.experiment.runs()]
+                outcomes[trial.label] = _outcome(trial, made, rounds, target)
+            ranked = sorted((outcomes[trial.label] for trial in left), key=lambda o: o.rank)
+            left = [outcome.trial for outcome in ranked[: math.ceil(len(ranked) / FACTOR)]]
+        results[method] = sorted(outcomes.values(), key=lambda o: (-o.rounds, o.rank))
+    return results
+
+
+def _check_first(methods: Mapping[str, Sequence[Trial]], setting: Setting, target: float | None) -> None:
+    """Find what would be refused by the last run before the first is made."""
+    for trial in itertools.chain.from_iterable(methods.values()):
+        check_all(trial.experiment, setting)
+    if target is not None:
+        scores = setting.problem.evaluate(setting.problem.start()[None], limit=1)
+        _check_target(target, labelled=scores.accuracy is not None)
+
+
+def _check_target(target: float, *, labelled: bool) -> None:
+    if labelled and not 0 < target <= 1:
+        raise ConfigError(f"an accuracy to reach is above 0 and at most 1 (0.9 for 90 %), got {target:g}")
+
+
+def _outcome(trial: Trial, made: Sequence[History], rounds: int, target: float | None) -> Outcome:
+    made = [_until(history, rounds) for history in made]
+    hits = [None if target is None or h.diverged else rounds_to(h, target) for h in made]
+    known = [hit for hit in hits if hit is not None]
+    reached = float(np.mean(known)) if len(known) == len(made) else None
+    return Outcome(trial, float(np.mean([score(h) for h in made])), rounds, reached)
+
+
+def _until(history: History, rounds: int) -> History:
+    """What was known after so many rounds: a run that is kept may have gone on since."""
+    return replace(history, records=[record for record in history if record["round"] <= rounds])
+
+
+def _run(trial: Trial, run: Any, rounds: int, setting: Any, out: Path | None, display: Display) -> History:
+    folder = None if out is None else out / run.hash[:16]
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    made = partial(setting, run.seed)
+    return run_one(trial.experiment, run, made, folder, display, label=trial.label, stop=rounds)
+
+
+def score(history: History) -> float:
+    """The mean over the last tenth of the rounds of accuracy, else of −loss; −∞ if the run diverged."""
+    if history.diverged or not history.records:
+        return -math.inf
+    since = (1 - LAST) * history.rounds
+    return float(np.mean([_quality(r) for r in history.records if r["round"] >= since]))
+
+
+def rounds_to(history: History, target: float) -> int | None:
+    """The first round that was seen with this accuracy or more (this loss or less, where there is no accuracy)."""
+    for record in history:
+        labelled = record.get("accuracy") is not None
+        _check_target(target, labelled=labelled)
+        if _quality(record) >= (target if labelled else -target):
+            return int(record["round"])
+    return None
+
+
+def _quality(record: Mapping[str, Any]) -> float:
+    return float(-record["loss"] if record.get("accuracy") is None else record["accuracy"])
+
+
+def best(experiment: Experiment, results: Mapping[str, Sequence[Outcome]]) -> Experiment:
+    """The experiment with every method at its best point; one that diverged at all of them is left out."""
+    found = [outcomes[0] for outcomes in results.values() if math.isfinite(outcomes[0].score)]
+    return replace(experiment, algorithms=tuple(o.trial.experiment.algorithms[0] for o in found))
+
+
+def at_the_edge(outcomes: Sequence[Outcome], grid: Grid) -> list[str]:
+    """The parameters whose best value is the first or the last of several in the grid."""
+    if not math.isfinite(outcomes[0].score):
+        return []
+    return [
+        name
+        for name, value in outcomes[0].trial.point
+        if len(grid[name]) > 1 and value in (min(grid[name]), max(grid[name]))
+    ]

@@ -1,0 +1,1 @@
+"""Messages between sites over mutual TLS."""

@@ -1,0 +1,76 @@
+"""What a site has to say: its messages of this round and the one before, for as long as a neighbour may ask.
+
+A site is never more than one round ahead of a neighbour, because each needs the other's message of every round. So with
+the messages of two rounds, and those of the last finished one on disk beside the state, any site can be killed at any
+moment and go on as if nothing had happened: it asks again for what it lost, and computes the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from netfleet.compute.arena import Arena
+from netfleet.engines.host import Tag
+
+_PREFIX = "sent/"
+
+
+class Message(NamedTuple):
+    """The bytes of a message, and what they are."""
+
+    words: str
+    data: Tensor  # [bytes], uint8
+
+
+class Outbox:
+    """Messages by round and number; `listen` is called with the lock held whenever one is added."""
+
+    def __init__(self) -> None:
+        self._lock, self._arena = threading.Lock(), Arena()
+        self._messages: dict[Tag, Message] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self.t = -1  # the round that this site is in
+
+    def post(self, tag: Tag, words: str, data: Tensor) -> None:
+        """Serve a message from now on; those of rounds that nobody can ask for any more are forgotten."""
+        kept = self._arena.empty_like(data).copy_(data)
+        with self._lock:
+            self.t = max(self.t, tag.t)
+            self._messages[tag] = Message(words, kept)
+            for old in [known for known in self._messages if known.t < tag.t - 1]:
+                del self._messages[old]
+            for listener in self._listeners:
+                listener()
+
+    def get(self, tag: Tag) -> Message | None:
+        """A message, if it is there."""
+        with self._lock:
+            return self._messages.get(tag)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Be told of every new message."""
+        with self._lock:
+            self._listeners.append(listener)
+
+    def memory(self, t: int) -> dict[str, Tensor]:
+        """The messages of round t, to be kept with the state after it."""
+        with self._lock:
+            return {
+                f"{_PREFIX}{tag.t}/{tag.call}/{message.words}": message.data
+                for tag, message in self._messages.items()
+                if tag.t == t
+            }
+
+    def recall(self, memory: dict[str, Tensor]) -> None:
+        """Serve again what was kept."""
+        with self._lock:
+            for name, data in memory.items():
+                if name.startswith(_PREFIX):
+                    t, call, words = name.removeprefix(_PREFIX).split("/", 2)
+                    self._messages[Tag(int(t), int(call))] = Message(words, data.to(torch.uint8))
+                    self.t = max(self.t, int(t) + 1)

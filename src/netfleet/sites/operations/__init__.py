@@ -1,0 +1,1 @@
+"""Processes, logs, status and metrics of sites."""

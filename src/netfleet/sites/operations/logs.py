@@ -1,0 +1,139 @@
+"""What a site says while it works: one line for each event, for people or for machines.
+
+Parts of what is logged come from whoever connects. So no line is longer than it may be, none has a control character in
+it, and a refusal is said once for each sender and reason, however often it happens; all of them are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+import threading
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+from netfleet.runs.progress import Quiet
+
+#: Characters of a text that are kept.
+LONGEST = 300
+#: Pairs of sender and reason that are told apart: of one sender, and in all.
+OF_ONE, IN_ALL = 20, 1000
+OTHERS = ("others", "others")
+_PEER = re.compile(r"\b(?:ipv4|ipv6):(?P<host>\[[^\]\s]*\]|[^\s:()\[\]]+):\d+")
+_VARYING = re.compile(
+    r"""(?<!\w)b?'(?:[^'\\]|\\.)*'  # what a peer said, quoted
+    | (?<!\w)b?"(?:[^"\\]|\\.)*"
+    | \b[0-9a-f]{8,}\b              # hashes
+    | [-+]?\b\w*\d[\w.]*            # numbers, and words with numbers in them""",
+    re.VERBOSE,
+)
+
+
+class Stream(Protocol):
+    """Where lines go."""
+
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> object: ...
+
+
+class Log:
+    """Events of a site, from any thread."""
+
+    def __init__(self, site: str, stream: Stream | None = None, as_json: bool = False) -> None:
+        self.site, self.as_json = site, as_json
+        self.refusals: Counter[tuple[str, str]] = Counter()  # by sender and kind of reason, see `sender` and `reason`
+        self.lost = 0  # lines that could not be written
+        self._stream: Stream = sys.stderr if stream is None else stream
+        self._lock = threading.RLock()
+        self._reasons: Counter[str] = Counter()  # by sender
+
+    def event(self, what: str, *, level: str = "info", **fields: Any) -> None:
+        """Say what happened."""
+        line = {"time": _now(), "level": level, "site": self.site, "event": what, **fields}
+        line = {key: _clean(value) for key, value in line.items()}
+        text = json.dumps(line) if self.as_json else _readable(line)
+        with self._lock:
+            try:
+                self._stream.write(text + "\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # a full disk or a closed terminal must not end the training
+                self.lost += 1
+
+    def refused(self, who: str, why: str) -> None:
+        """Something from `who` was not taken: said the first time, counted always."""
+        name = sender(who)
+        pair = (name, reason(why))
+        with self._lock:
+            pair, first = self._place(pair)
+            self.refusals[pair] += 1
+            if first:
+                said = {"note": "further kinds are only counted"} if pair[1] == OTHERS[1] else {}
+                self.event("refused", level="warning", who=name, why=why, **said)
+
+    def _place(self, pair: tuple[str, str]) -> tuple[tuple[str, str], bool]:
+        """Under what a refusal is counted, and whether it is the first there."""
+        if pair in self.refusals:
+            return pair, False
+        if self._reasons[pair[0]] >= OF_ONE:
+            pair = (pair[0], OTHERS[1])
+            return pair, pair not in self.refusals
+        if len(self.refusals) >= IN_ALL:
+            return OTHERS, OTHERS not in self.refusals
+        self._reasons[pair[0]] += 1
+        return pair, True
+
+
+class Logged(Quiet):
+    """A display for a site that nobody watches: evaluations are events."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def record(self, record: dict[str, Any]) -> None:
+        self.log.event("evaluated", **{key: value for key, value in record.items() if value is not None})
+
+
+def sender(who: str) -> str:
+    """Who it was, without the port, which is another with every connection: "lab (10.0.0.1)"."""
+    return printable(_PEER.sub(_host, unquote(who, errors="replace")))
+
+
+def _host(found: re.Match[str]) -> str:
+    return found["host"].strip("[]").removeprefix("::ffff:")
+
+
+def reason(why: str) -> str:
+    """The kind of a reason: the sentence without its numbers, hashes and quotations."""
+    return printable(_VARYING.sub("…", why[: 10 * LONGEST]))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _clean(value: Any) -> Any:
+    """A value that JSON has."""
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """A bounded text without anything that ends a line or steers a terminal."""
+    kept = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+    return kept if kept.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in kept)
+
+
+def _readable(line: dict[str, Any]) -> str:
+    time, level, site, event, *rest = line.items()
+    said = " ".join(f"{key}={_quoted(value)}" for key, value in rest)
+    return f"{time[1]} {level[1]:7} {site[1]}: {event[1]} {said}".rstrip()
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text

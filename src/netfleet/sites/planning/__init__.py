@@ -1,0 +1,1 @@
+"""What the operator prepares: sites, folders and certificates."""

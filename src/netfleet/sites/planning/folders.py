@@ -1,0 +1,176 @@
+"""What a site knows of a plan, and what the operator knows; both are read back from their folders, and checked.
+
+The run's hash covers the experiment, the sites' names in their order and the weights. It does not cover addresses,
+because a site may move: then its neighbours change a line of their `site.toml`. A site has the digest of every row of W
+but only its own row, so it can check its row and the hash without being told who else talks to whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from netfleet.errors import ConfigError
+from netfleet.runs.config import Experiment, Table, config_hash, load_experiment, make, read_toml
+from netfleet.sites.planning.nodes_file import check_name, check_patience, parse_address
+
+SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.toml"
+#: In a site's folder: its history and checkpoints, and the file that asks it to leave.
+RUN_FOLDER, LEAVE_FILE = "run", "leave"
+#: Neighbours that came after the plan was made, a file each.
+NEIGHBOURS_FOLDER = "neighbours.d"
+#: In the operator's folder: sites that came after the plan was made.
+ADMITTED_FOLDER = "admitted"
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Whom a site talks to, and the weight of that link in W."""
+
+    name: str
+    number: int
+    address: str
+    weight: float
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        parse_address(self.address, f"address of {self.name}")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One worker of the plan: its row of W by name, and where it listens.
+
+    `run` is the hash of the run in hexadecimal, `digests` those of all rows by which it can be checked.
+    """
+
+    name: str
+    number: int
+    address: str
+    listen: str
+    weight: float
+    patience: float
+    run: str
+    digests: tuple[str, ...]
+    neighbours: tuple[Neighbour, ...]
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_patience(self.patience)
+        for key in ("address", "listen"):
+            parse_address(getattr(self, key), f"{key} of {self.name}")
+
+    @property
+    def workers(self) -> int:
+        """How many sites there are in all."""
+        return len(self.digests)
+
+    @property
+    def planned(self) -> bool:
+        """Whether the plan has it; others join later."""
+        return self.number < self.workers
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the site's row of W, by name."""
+        row = [[each.number, each.name, each.weight] for each in self.neighbours]
+        return config_hash([self.number, self.name, self.weight, row])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the operator knows: all sites, and what they run. `experiment` is the hash of the run's config."""
+
+    name: str
+    algorithm: str
+    rounds: int
+    lam: float
+    experiment: str
+    run: str
+    sites: tuple[Site, ...]
+
+
+def run_hash(experiment: str, digests: Iterable[str]) -> str:
+    """The hash that every message of a run carries, from that of its config and the digests of its rows."""
+    return config_hash([experiment, list(digests)])
+
+
+def signed(sites: Sequence[Site], experiment: str) -> tuple[Site, ...]:
+    """The sites with the digests of all rows and the hash of the run."""
+    digests = tuple(site.digest for site in sites)
+    return tuple(replace(site, digests=digests, run=run_hash(experiment, digests)) for site in sites)
+
+
+def load_site(folder: Path) -> tuple[Site, Experiment]:
+    """A site's folder as `netfleet plan` made it; neither its row of W nor its experiment may have been changed."""
+    path = folder / SITE_FILE
+    _expect(path, "a site's folder")
+    site = _site(read_toml(path), path)
+    _expect(folder / EXPERIMENT_FILE, "a site's folder")
+    experiment = load_experiment(folder / EXPERIMENT_FILE)
+    if site.number < 0 or (site.planned and site.digests[site.number] != site.digest):
+        raise ConfigError(
+            f"{path}: name, number or weights are not those that were planned; restore the file, or plan again for all"
+        )
+    runs = experiment.runs()
+    if len(runs) != 1 or run_hash(runs[0].hash, site.digests) != site.run:
+        raise ConfigError(
+            f"{folder / EXPERIMENT_FILE} is not the experiment of run {site.run[:12]}: it was changed, or the plan "
+            f"was made with another version of netfleet; restore the file, or install the version named in {SITE_FILE}"
+        )
+    return site, experiment
+
+
+def load_plan(folder: Path) -> Plan:
+    """The operator's folder as `netfleet plan` made it."""
+    path = folder / PLAN_FILE
+    _expect(path, "the operator's folder")
+    table = read_toml(path)
+    told = {"digests": [], "run": str(table.get("run", "")), "patience": table.pop("patience", 0)}
+    sites = [_site({**told, **each}, path) for each in _tables(table, "sites", path)]
+    plan = make(Plan, {**table, "sites": sites}, str(path))
+    found = signed(plan.sites, plan.experiment)
+    if not found or found[0].run != plan.run:
+        raise ConfigError(f"{path} does not have the sites and weights of run {plan.run[:12]}; restore the file")
+    return replace(plan, sites=found)
+
+
+def admitted(folder: Path) -> list[Site]:
+    """The sites that came after the plan was made, by number, from the operator's folder."""
+    paths = sorted((folder / ADMITTED_FOLDER).glob("*.toml"))
+    return sorted((_site(read_toml(path), path) for path in paths), key=lambda site: site.number)
+
+
+def site_table(site: Site) -> Table:
+    """A site as its folder's file has it."""
+    return asdict(site)
+
+
+def plan_table(plan: Plan) -> Table:
+    """A plan as the operator's file has it: what all sites share is said once, what follows from the rest never."""
+    shared = ("digests", "run", "patience")
+    sites = [{k: v for k, v in asdict(site).items() if k not in shared} for site in plan.sites]
+    return {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience}
+
+
+def _expect(path: Path, what: str) -> None:
+    if not path.is_file():
+        raise ConfigError(f"{path.parent} is not {what} made by netfleet plan: it has no {path.name}; check the path")
+
+
+def _site(table: Table, path: Path) -> Site:
+    found = _tables(table, "neighbours", path)
+    try:
+        neighbours = [make(Neighbour, each, "[[neighbours]]") for each in found]
+        return make(Site, {**table, "neighbours": neighbours}, "a site")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _tables(table: Table, key: str, path: Path) -> list[dict[str, Any]]:
+    found = table.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ConfigError(f"{path}: {key} must be [[{key}]] tables, got {found!r}; restore the file")
+    return found

@@ -1,0 +1,163 @@
+"""nodes.toml: which sites train together, and where the others reach them.
+
+    patience = 0                     # seconds after which an unreachable neighbour is given up; 0: wait for ever
+    [[nodes]]
+    name = "hospital-a"              # letters, digits, - and _
+    address = "10.0.0.1:7400"        # what the others dial; IPv6 as [::1]:7400
+    listen = "0.0.0.0:7400"          # default: all interfaces, on the address's port
+    request = "hospital-a.csr"       # the site's own certificate request, relative to this file; default: we make a key
+
+The order of the sites is that of the workers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from netfleet.errors import ConfigError
+from netfleet.runs.config import make, read_toml
+
+#: Names that have a folder of their own in a plan.
+RESERVED = ("operator", "ca")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
+
+
+class Address(NamedTuple):
+    """A host, as an IP address in its short form or a name in lower case, and a TCP port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A site as nodes.toml has it."""
+
+    name: str
+    address: str
+    listen: str = ""
+    request: str = ""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.dialled.host in ("0.0.0.0", "::"):
+            raise ConfigError(
+                f"address of {self.name}: nobody can dial {self.address}; write the address that the other sites reach "
+                f"it by, and listen = {self.address!r} if it is to listen everywhere"
+            )
+        self.listened  # noqa: B018 (raises)
+
+    @property
+    def dialled(self) -> Address:
+        """Where the others reach the site."""
+        return parse_address(self.address, f"address of {self.name}")
+
+    @property
+    def listened(self) -> Address:
+        """Where the site itself waits for them."""
+        return parse_address(self.listen or f"[::]:{self.dialled.port}", f"listen of {self.name}")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """All sites in the order of the workers."""
+
+    nodes: tuple[Node, ...]
+    patience: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise ConfigError("there are no sites; add a [[nodes]] table with name and address for each")
+        check_patience(self.patience)
+        _check_unique((node.name for node in self.nodes), "name")
+        _check_unique((str(node.dialled) for node in self.nodes), "address")
+        check_hosts(self.nodes)
+
+
+def load_nodes(path: Path) -> Nodes:
+    """Read and check a nodes.toml."""
+    table = read_toml(path)
+    found = table.get("nodes", [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ConfigError(f"{path}: nodes must be [[nodes]] tables, one per site, got {found!r}")
+    try:
+        nodes = [_node(each, number, path.parent) for number, each in enumerate(found, start=1)]
+        return make(Nodes, {**table, "nodes": nodes}, "the file")
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _node(table: dict[str, Any], number: int, folder: Path) -> Node:
+    node = make(Node, table, f"[[nodes]] number {number}")
+    return replace(node, request=str(folder / node.request)) if node.request else node
+
+
+def check_name(name: str) -> None:
+    """Raise unless the name can be that of a folder, of a certificate and of a host."""
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"name {name!r} cannot be a site's; take up to 63 letters, digits, - and _, a letter or digit first"
+        )
+    if name.lower() in RESERVED:
+        raise ConfigError(f"name {name!r} is reserved ({', '.join(RESERVED)}); call the site something else")
+
+
+def check_patience(seconds: float) -> None:
+    """Raise unless it is a time to wait."""
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise ConfigError(f"patience must be a number of seconds from 0 (wait for ever) on, got {seconds}")
+
+
+def parse_address(text: str, where: str) -> Address:
+    """The host and port of "host:port"; an IPv6 host stands in brackets."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or (":" in host) != (host.startswith("[") and host.endswith("]")):
+        raise ConfigError(f'{where} must be "host:port", with an IPv6 host in brackets ("[::1]:7400"), got {text!r}')
+    if not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ConfigError(f"{where} must end in a port from 1 to 65535, got {text!r}")
+    return Address(_host(host, where), int(port))
+
+
+def _host(host: str, where: str) -> str:
+    try:
+        found = ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        found = None
+    zoned = isinstance(found, IPv6Address) and found.scope_id is not None
+    if found is not None and not zoned and isinstance(found, IPv6Address) == host.startswith("["):
+        return str(found)
+    labels = host.split(".")
+    if len(host) > 253 or labels[-1].isdigit() or not all(_LABEL.fullmatch(label) for label in labels):
+        raise ConfigError(f"{where}: {host!r} is neither an IP address nor a host's name; for example 10.0.0.1:7400")
+    return host.lower()
+
+
+def _check_unique(values: Iterable[str], what: str) -> None:
+    """Raise if two differ in nothing, or in case only: neither host names nor all file systems tell those apart."""
+    seen: dict[str, str] = {}
+    for value in values:
+        if value.lower() in seen:
+            raise ConfigError(f"two sites have the {what} {value!r}; each needs one of its own")
+        seen[value.lower()] = value
+
+
+def check_hosts(nodes: Iterable[Node]) -> None:
+    """Raise if a site's host is called like another site: its certificate would then pass for the other's."""
+    names = {node.name.lower(): node.name for node in nodes}
+    for node in nodes:
+        host = node.dialled.host
+        if host in RESERVED or names.get(host, node.name) != node.name:
+            raise ConfigError(
+                f"the host of {node.name}, {host!r}, is the name of another site, whose certificate it would share; "
+                f"write its IP address or its full name"
+            )

@@ -1,0 +1,229 @@
+"""From an experiment and a list of sites to one folder per site: its row of W, its experiment and its certificate.
+
+    DIR/NAME/      site.toml, experiment.toml, ca.pem, node.pem, node.key (not if the site brought a request)
+    DIR/operator/  plan.toml, experiment.toml, ca.pem, node.pem, node.key: to ask the sites how they are
+    DIR/ca/        ca.pem, ca.key: to make further certificates (not if the authority was given)
+
+All is made in memory first, so bad input leaves no trace; then in a hidden folder beside DIR, which becomes DIR.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import tomli_w
+
+from netfleet.algorithms.build import make_algorithm
+from netfleet.errors import ConfigError
+from netfleet.files import write_atomically
+from netfleet.registry import parameters, split
+from netfleet.runs.build import build_topology, check_steps, network_for
+from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment
+from netfleet.runs.run import without_none
+from netfleet.sites.planning import certificates as pem
+from netfleet.sites.planning import identity as tls
+from netfleet.sites.planning.folders import (
+    EXPERIMENT_FILE,
+    PLAN_FILE,
+    SITE_FILE,
+    Neighbour,
+    Plan,
+    Site,
+    plan_table,
+    signed,
+    site_table,
+)
+from netfleet.sites.planning.identity import Authority
+from netfleet.sites.planning.nodes_file import Node, Nodes
+from netfleet.sites.runtime.neighbourhood import check_losable
+from netfleet.topology.graphs import GRAPHS
+from netfleet.topology.topology import Topology
+
+Files = dict[str, bytes]
+_SITE_HEAD = """\
+# Site {name} of a network that trains without a server, made by netfleet {version} (netfleet plan).
+# Addresses, listen and patience may be changed; names, numbers and weights are part of the run's hash.
+# Start it with: netfleet node {name}
+"""
+_PLAN_HEAD = "# All sites of the network, for the operator; made by netfleet {version} (netfleet plan).\n"
+
+
+def load_planned(path: str | Path, overrides: Sequence[str], nodes: Nodes) -> Experiment:
+    """An experiment file with overrides; if it does not say how many workers there are, there are as many as sites."""
+    table = read_experiment(path, overrides)
+    topology = table.setdefault("topology", {})
+    if isinstance(topology, dict):
+        kind, _ = split({"kind": "erdos-renyi", **topology}, "graph")
+        asked = parameters(GRAPHS[kind]).get("workers")
+        if asked is not None and asked.default is asked.empty:
+            topology.setdefault("workers", len(nodes.nodes))
+    return experiment(table)
+
+
+def make_plan(experiment: Experiment, nodes: Nodes) -> Plan:
+    """Give each site its row of W; raises if the experiment cannot be run by sites that only know their neighbours."""
+    run = _only_run(experiment)
+    topology = _checked_topology(experiment, run, nodes)
+    sites = signed([_site(i, nodes, topology) for i in range(topology.m)], run.hash)
+    return Plan(experiment.name, run.label, experiment.rounds, topology.lam, run.hash, sites[0].run, sites)
+
+
+def _only_run(experiment: Experiment) -> RunConfig:
+    if len(experiment.seeds) > 1:
+        raise ConfigError(
+            f"sites train once, but the experiment has the seeds {', '.join(map(str, experiment.seeds))}; choose one: "
+            f"--set seeds=[{experiment.seeds[0]}]"
+        )
+    if len(experiment.algorithms) > 1:
+        labels = ", ".join(run.label for run in experiment.runs())
+        choice = shlex.quote(f"algorithms=[{_inline(experiment.algorithms[0])}]")
+        raise ConfigError(
+            f"sites train with one algorithm, but the experiment has {labels}; choose one, for example: --set {choice}"
+        )
+    return experiment.runs()[0]
+
+
+def _inline(value: Any) -> str:
+    """A value as TOML writes it in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key} = {_inline(v)}" for key, v in value.items() if v is not None) + "}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _checked_topology(experiment: Experiment, run: RunConfig, nodes: Nodes) -> Topology:
+    algorithm = make_algorithm(run.config["algorithm"])
+    if algorithm.server:
+        raise ConfigError(f"{algorithm.title} needs a server, and sites have only neighbours; try net-fleet")
+    if experiment.network is not None:
+        raise ConfigError("[network] makes failures up, and those of sites are real; leave it out")
+    check_steps(algorithm, experiment.rounds)
+    if nodes.patience:
+        check_losable(algorithm)
+    topology = build_topology(experiment.topology, run.seed)
+    if topology.varying:
+        raise ConfigError(
+            f"graph {topology.name!r} changes from round to round, and sites have fixed neighbours; use a fixed graph"
+        )
+    if topology.m != len(nodes.nodes):
+        raise ConfigError(
+            f"the experiment has {topology.m} workers but there are {len(nodes.nodes)} sites; add or remove [[nodes]], "
+            f"or change the graph (a graph by name takes as many as there are if topology.workers is left out)"
+        )
+    network_for(algorithm, topology, run.seed)  # raises if the method does not go with these weights
+    _check_labels(topology, [node.name for node in nodes.nodes])
+    return topology
+
+
+def _check_labels(topology: Topology, names: list[str]) -> None:
+    """Raise if a graph from a file names the sites, but in another order: each would get another's neighbours."""
+    labels = [str(topology.graph.nodes[i].get("label", i)) for i in range(topology.m)]
+    numbers = [str(i) for i in range(topology.m)]
+    if labels not in (names, numbers) and set(labels) & set(names):
+        raise ConfigError(
+            f"the graph has the workers {', '.join(labels)} in this order, but the sites are {', '.join(names)}; list "
+            f"the [[nodes]] in the order of the graph, under the same names"
+        )
+
+
+def _site(i: int, nodes: Nodes, topology: Topology) -> Site:
+    node, row = nodes.nodes[i], topology.row(i)
+    return Site(
+        name=node.name,
+        number=i,
+        address=str(node.dialled),
+        listen=str(node.listened),
+        weight=row.get(i, 0.0),
+        patience=float(nodes.patience),
+        run="",
+        digests=(),
+        neighbours=tuple(_neighbour(j, nodes.nodes[j], row[j]) for j in topology.neighbours(i)),
+    )
+
+
+def _neighbour(j: int, node: Node, weight: float) -> Neighbour:
+    return Neighbour(node.name, j, str(node.dialled), weight)
+
+
+def write_plan(
+    plan: Plan, out: Path, experiment: Experiment, nodes: Nodes, authority: Authority | None = None, days: int = 365
+) -> None:
+    """Make the folders of all sites and of the operator in `out`, with a fresh authority unless one is given."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is already there and not an empty folder; choose another --out, or remove it")
+    signer = authority or tls.new_authority(f"netfleet CA {plan.run[:12]}")
+    files = _files(plan, experiment, nodes, signer, days)
+    if authority is None:
+        files |= {"ca/ca.pem": tls.certificate_pem(signer.certificate), "ca/ca.key": tls.key_pem(signer.key)}
+    try:
+        write_folder(out, files)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {out}: {error}; choose another --out") from None
+
+
+def _files(plan: Plan, experiment: Experiment, nodes: Nodes, authority: Authority, days: int) -> Files:
+    ca = tls.certificate_pem(authority.certificate)
+    text = toml(without_none(experiment.to_table()))
+    files = _below(tls.OPERATOR, {"ca.pem": ca, EXPERIMENT_FILE: text, **_operator_files(plan, authority, days)})
+    for site, node in zip(plan.sites, nodes.nodes, strict=True):
+        own = {SITE_FILE: toml(site_table(site), site_head(site.name)), EXPERIMENT_FILE: text, "ca.pem": ca}
+        files |= _below(site.name, own | site_credentials(authority, node, days))
+    return files
+
+
+def _below(folder: str, files: Files) -> Files:
+    return {f"{folder}/{name}": content for name, content in files.items()}
+
+
+def _operator_files(plan: Plan, authority: Authority, days: int) -> Files:
+    key = tls.new_key()
+    certificate = tls.operator_certificate(authority, key.public_key(), days)
+    text = toml(plan_table(plan), _PLAN_HEAD.format(version=version("netfleet")))
+    return {PLAN_FILE: text, "node.pem": tls.certificate_pem(certificate), "node.key": tls.key_pem(key)}
+
+
+def site_head(name: str) -> str:
+    """What a site's file begins with."""
+    return _SITE_HEAD.format(name=name, version=version("netfleet"))
+
+
+def site_credentials(authority: Authority, node: Node, days: int) -> Files:
+    """A site's certificate, and its key unless it brought a request."""
+    key = None if node.request else tls.new_key()
+    public = pem.read_request(Path(node.request), node.name) if key is None else key.public_key()
+    certificate = tls.site_certificate(authority, node.name, node.dialled.host, public, days)
+    files = {"node.pem": tls.certificate_pem(certificate)}
+    return files if key is None else files | {"node.key": tls.key_pem(key)}
+
+
+def toml(table: Table, head: str = "") -> bytes:
+    """A table as a file has it."""
+    return (head + tomli_w.dumps(table)).encode()
+
+
+def _put(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
+
+
+def write_folder(out: Path, files: Files) -> None:
+    """Write all files below `out` or none; keys can be read by their owner only, from the first byte on."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    hidden = out.parent / f".{out.name}-{secrets.token_hex(4)}.tmp"
+    try:
+        for name, content in files.items():
+            path = hidden / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            mode = 0o600 if path.suffix == ".key" else 0o666
+            write_atomically(path, partial(_put, content), mode)
+        os.replace(hidden, out)
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise

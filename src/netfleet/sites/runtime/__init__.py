@@ -1,0 +1,1 @@
+"""One site at work."""

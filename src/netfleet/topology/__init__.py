@@ -1,0 +1,5 @@
+"""Graphs, their consensus matrices W, what varies in time, and networks that fail."""
+
+from netfleet.topology.topology import Topology, make_topology
+
+__all__ = ["Topology", "make_topology"]

@@ -1,0 +1,73 @@
+"""A server that averages exactly over those who take part in a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from netfleet.errors import ConfigError
+from netfleet.randomness import generator
+from netfleet.topology.network import Mask, Weights
+
+
+@dataclass(frozen=True)
+class Server:
+    """The exact average over those who take part, given to everyone: one message up and one down for each of them."""
+
+    m: int
+    participation: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_participation(self.participation)
+
+    @property
+    def n(self) -> int:
+        """How many take part in a round."""
+        return participants(self.m, self.participation)
+
+    @property
+    def varying(self) -> bool:
+        return self.n < self.m
+
+    @property
+    def freezes(self) -> bool:
+        return False
+
+    def chosen(self, t: int) -> list[int]:
+        """Who takes part in round t: n workers drawn for (seed, t)."""
+        if not self.varying:
+            return list(range(self.m))
+        return sorted(generator("participation", self.seed, t).permutation(self.m)[: self.n].tolist())
+
+    def W(self, t: int = 0) -> csr_array:
+        return csr_array(np.broadcast_to(self.average(t), (self.m, self.m)))
+
+    def average(self, t: int = 0) -> Weights:
+        weights = np.zeros(self.m)
+        weights[self.chosen(t)] = 1 / self.n
+        return weights
+
+    def sends(self, i: int, t: int = 0) -> int:
+        return 2 if self.m > 1 and i in self.chosen(t) else 0
+
+    def messages(self, t: int = 0) -> int:
+        return 2 * self.n if self.m > 1 else 0
+
+    def active(self, t: int = 0) -> Mask | None:
+        return self.average(t) > 0 if self.varying else None
+
+
+def check_participation(value: float) -> None:
+    """Refuse a share of the workers that is none."""
+    if not 0 < value <= 1:
+        raise ConfigError(
+            f"participation, the share of workers that a round is done with, must lie in (0, 1] (1: all), got {value!r}"
+        )
+
+
+def participants(m: int, participation: float) -> int:
+    """How many of m workers that share is; at least one."""
+    return max(1, round(participation * m))

@@ -1,0 +1,228 @@
+"""Who talks to whom: graphs by name, by file or from networkx, and the `Topology` they make with weights.
+
+    >>> make_topology("ring", workers=8, weights="metropolis").describe()["degree_max"]
+    2
+
+Every graph here is undirected on workers 0, …, m − 1. The random ones are functions of their seed and are
+drawn again until they are connected. The time-varying kinds (`varying.py`) fix their own weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import shortest_path
+
+from netfleet.errors import ConfigError, TopologyError
+from netfleet.registry import Spec, split
+from netfleet.topology import time_varying as varying
+from netfleet.topology import weights as mixing
+from netfleet.topology.graphs import GRAPHS, existing, expect_workers, numbered
+from netfleet.topology.time_varying import Schedule
+from netfleet.topology.weights import WEIGHTS
+
+EXACT_DIAMETER = 10**7  # workers × links up to which the diameter takes less than a second
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A connected graph on m workers and its consensus matrix, checked against Section 3.2 of the paper."""
+
+    name: str
+    weights: str
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        _check_connected(self.graph)
+        varying.check(self.schedule)
+        if not self.varying:
+            mixing.check_every_link(self.W(), self.graph)
+        mixing.check_contraction(self.lam)
+
+    @classmethod
+    def from_graph(
+        cls, graph: nx.Graph, weights: Spec | npt.ArrayLike = "laplacian", name: str | None = None
+    ) -> Topology:
+        """Any undirected networkx graph; workers are its nodes in natural order ("a2" before "a10").
+
+        Weights are a name, a table with a kind, or W itself with its rows in that order.
+        """
+        if not isinstance(graph, nx.Graph):
+            raise TopologyError(
+                f"expected a networkx.Graph, got {type(graph).__name__}; build one with nx.Graph(edges)"
+            )
+        if graph.is_directed():
+            raise TopologyError("the graph is directed but links go both ways; pass graph.to_undirected()")
+        workers = nx.freeze(numbered(graph))
+        _check_connected(workers)
+        spec: Spec = weights if isinstance(weights, str | Mapping) else {"kind": "matrix", "values": weights}
+        W = csr_array(WEIGHTS.build(spec, graph=workers)).astype(np.float64)
+        schedule = Schedule(workers, partial(_always, W), period=1)
+        return cls(name or graph.name or "graph", split(spec, "weights")[0], schedule)
+
+    @property
+    def graph(self) -> nx.Graph:
+        """The links; with a time-varying W all that any round uses."""
+        return self.schedule.graph
+
+    @property
+    def m(self) -> int:
+        """Number of workers."""
+        return len(self.graph)
+
+    @property
+    def varying(self) -> bool:
+        """Whether W changes from round to round."""
+        return self.schedule.period != 1
+
+    def W(self, t: int = 0) -> csr_array:
+        """The consensus matrix of round t, one and the same object unless time-varying; never write to it."""
+        return self.schedule.W(t)
+
+    @cached_property
+    def lam(self) -> float:
+        """λ; with a time-varying W the contraction per round (`varying.rate`)."""
+        return varying.rate(self.schedule) if self.varying else mixing.second_eigenvalue(self.W())
+
+    @cached_property
+    def least_eigenvalue(self) -> float:
+        """The least eigenvalue of a symmetric W, over all rounds of its period (or the first, where there is none)."""
+        rounds = range(self.schedule.period or 1)
+        return min(1 - mixing.spectral_radius(partial(_less_itself, self.W(t)), self.m) for t in rounds)
+
+    @property
+    def gap(self) -> float:
+        """The spectral gap 1 − λ."""
+        return 1 - self.lam
+
+    def neighbours(self, i: int, t: int = 0) -> list[int]:
+        """Whom worker i needs in round t: all j ≠ i with Wᵢⱼ ≠ 0."""
+        return _others(self.W(t), i)
+
+    def readers(self, i: int, t: int = 0) -> list[int]:
+        """Who needs worker i in round t: all j ≠ i with Wⱼᵢ ≠ 0; its neighbours where W is symmetric."""
+        return _others(self.W(t) if self.schedule.symmetric else csr_array(self.W(t).T), i)
+
+    def row(self, i: int, t: int = 0) -> dict[int, float]:
+        """Row i of W(t), zeros left out."""
+        W = self.W(t)
+        part = slice(W.indptr[i], W.indptr[i + 1])
+        return {j: w for j, w in zip(W.indices[part].tolist(), W.data[part].tolist(), strict=True) if w != 0}
+
+    def average(self, t: int = 0) -> None:
+        """No row of W(t) is meant to be like the others."""
+
+    @property
+    def freezes(self) -> bool:
+        """Nobody sits out."""
+        return False
+
+    def active(self, t: int = 0) -> None:
+        """Everyone computes."""
+
+    def sends(self, i: int, t: int = 0) -> int:
+        """How many messages worker i sends in an exchange of round t."""
+        return len(self.readers(i, t))
+
+    def messages(self, t: int = 0) -> int:
+        """How many messages an exchange of round t takes, both directions of a link counted."""
+        W = self.W(t)
+        return int(np.count_nonzero(W.data) - np.count_nonzero(W.diagonal()))
+
+    def describe(self) -> dict[str, str | int | float | None]:
+        """What a reader wants to know, by plain names; the diameter is `None` where it would take long."""
+        degrees = [degree for _, degree in self.graph.degree]
+        return {
+            "name": self.name,
+            "workers": self.m,
+            "edges": self.graph.number_of_edges(),
+            "degree_min": min(degrees),
+            "degree_mean": sum(degrees) / self.m,
+            "degree_max": max(degrees),
+            "diameter": _diameter(self.graph),
+            "lambda": self.lam,
+            "spectral_gap": self.gap,
+            "weights": self.weights,
+        }
+
+
+def make_topology(
+    spec: Spec | nx.Graph, *, workers: int | None = None, weights: Spec | npt.ArrayLike | None = None, seed: int = 0
+) -> Topology:
+    """The topology of a specification: a kind ("ring"), a table `{kind = "erdos-renyi", p = 0.3}`, or a graph.
+
+    Weights are the paper's ("laplacian") unless given; a graph that varies in time brings its own.
+    """
+    if isinstance(spec, nx.Graph):
+        return Topology.from_graph(spec, "laplacian" if weights is None else weights)
+    kind, params = split(spec, "graph")
+    if workers is not None and params.get("workers", workers) != workers:
+        raise ConfigError(f"graph {kind!r} says {params['workers']} workers but {workers} were asked for; say it once")
+    given = {"seed": seed} | ({} if workers is None or "workers" in params else {"workers": workers})
+    network = GRAPHS.build(spec, **given)
+    if not isinstance(network, Schedule):
+        expect_workers(network, workers, kind)
+        return Topology.from_graph(network, "laplacian" if weights is None else weights, name=kind)
+    expect_workers(nx.freeze(network.graph), workers, kind)
+    if weights is not None:
+        raise ConfigError(f"graph {kind!r} varies in time and brings its own weights; remove weights = {weights!r}")
+    return Topology(kind, "half and half", network)
+
+
+@WEIGHTS.register("matrix")
+def matrix(graph: nx.Graph, path: str | None = None, values: Any = None) -> csr_array:
+    """The user's own W, a row per worker: a `.npy`, `.csv` or `.txt` file, or in Python an array."""
+    if (path is None) == (values is None):
+        raise ConfigError("weights 'matrix' needs either a path to a .npy, .csv or .txt file, or values as an array")
+    try:
+        W = csr_array(values if path is None else _read_matrix(existing(path, "weights 'matrix'")), dtype=np.float64)
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise TopologyError(f"weights 'matrix': {path or 'values'} is not a table of numbers ({error})") from None
+    W.eliminate_zeros()
+    return W
+
+
+def _read_matrix(file: Path) -> npt.NDArray[np.float64]:
+    if file.suffix == ".npy":
+        return np.asarray(np.load(file, allow_pickle=False))
+    return np.loadtxt(file, delimiter="," if file.suffix == ".csv" else None, ndmin=2)
+
+
+def _always(W: csr_array, t: int) -> csr_array:
+    return W
+
+
+def _less_itself(W: csr_array, v: mixing.Vector) -> mixing.Vector:
+    """(I − W) v."""
+    return np.asarray(v - W @ v)
+
+
+def _others(W: csr_array, i: int) -> list[int]:
+    row = slice(W.indptr[i], W.indptr[i + 1])
+    return sorted(int(j) for j, weight in zip(W.indices[row], W.data[row], strict=True) if j != i and weight != 0)
+
+
+def _check_connected(graph: nx.Graph) -> None:
+    if len(graph) == 0:
+        raise TopologyError("the graph has no nodes; give it at least one worker")
+    sizes = sorted(map(len, nx.connected_components(graph)), reverse=True)
+    if len(sizes) > 1:
+        some = ", ".join(map(str, sizes[:5])) + (", …" if len(sizes) > 5 else "")
+        raise TopologyError(
+            f"the graph falls into {len(sizes)} components of {some} workers, which can never agree; add "
+            f"links between them, or keep one: graph.subgraph(max(nx.connected_components(graph), key=len))"
+        )
+
+
+def _diameter(graph: nx.Graph) -> int | None:
+    if len(graph) * graph.number_of_edges() > EXACT_DIAMETER:
+        return None
+    return int(shortest_path(mixing.adjacency(graph), unweighted=True).max())

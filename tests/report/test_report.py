@@ -1,0 +1,413 @@
+"""Reports: what a figure, the table and the page say is what the histories say."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from rich.cells import cell_len
+from rich.console import Console
+
+from netfleet.report import draw_curves, draw_labels, draw_overview, print_summary, summary, write_report
+from netfleet.report.plots import band, draw_spread, draw_tracking, group, looks
+from netfleet.report.table import best, cell, columns, verdict
+from netfleet.runs.history import History
+from netfleet.topology.topology import Topology, make_topology
+
+CONFIG = {
+    "rounds": 50,
+    "topology": {"kind": "ring", "workers": 6, "weights": {"kind": "laplacian"}},
+    "problem": {"kind": "classification", "data": {"kind": "digits"}, "partition": {"kind": "shards", "per_worker": 2}},
+}
+
+
+def history(
+    label: str = "NET-FLEET",
+    seed: int = 0,
+    evaluations: int = 6,
+    *,
+    end: float = 0.9,
+    labels: bool = True,
+    optimum: bool = False,
+    tracking: bool = True,
+    diverged: bool = False,
+) -> History:
+    """A plausible run: everything improves towards `end`, and seeds differ a little."""
+    records: list[dict[str, Any]] = []
+    for k in range(evaluations):
+        good = end * (1 - 2.0**-k) - 0.01 * seed * (k > 0)
+        record: dict[str, Any] = {"round": 10 * k, "accuracy": good if labels else None, "loss": 2 - good, "eta": 0.05}
+        for part, shift in (("mean", 0.0), ("min", -0.05), ("max", 0.05)):
+            record[f"worker_accuracy_{part}"] = max(good + shift, 0.0) if labels else None
+            record[f"worker_loss_{part}"] = 2 - good + shift
+        record |= {"grad_norm2": 10.0**-k, "consensus_error": 0.0 if k == 0 else 10.0 ** (-k - seed)}
+        record |= {"tracking_error": 1e-6 * k if tracking else None, "distance2": 10.0**-k if optimum else None}
+        records.append(record | {"bytes": k * 5_000_000 + seed * k, "samples": 3200 * k, "seconds": 0.5 * k})
+    if diverged:
+        records[-1] |= {"loss": 1e30, "grad_norm2": 1e30, "consensus_error": 1e30}
+    reason = f"{label} diverged: x is not finite" if diverged else None
+    algorithm = {"kind": label.lower(), "K": 10, "eta": 0.05}
+    return History({"algorithm": algorithm}, f"{seed:064x}", label, seed, records, reason)
+
+
+def comparison(**kinds: Any) -> list[History]:
+    return [
+        history(label, seed, end=end, tracking=tracking, **kinds)
+        for seed in (0, 1, 2)
+        for label, end, tracking in (("GT-SGD", 0.8, True), ("NET-FLEET", 0.9, True), ("DSGD", 0.6, False))
+    ]
+
+
+def saved(figure: Figure) -> int:
+    """Render it (warnings are errors) and return the number of bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=50)
+    return len(buffer.getvalue())
+
+
+def panel(figure: Figure, title: str) -> Any:
+    return next(axes for axes in figure.axes if axes.get_title(loc="left") == title)
+
+
+def lines_by_color(axes: Any) -> dict[str, np.ndarray]:
+    return {
+        to_hex(line.get_color()).upper(): line.get_xydata() for line in axes.get_lines() if len(line.get_xdata()) > 1
+    }
+
+
+# ---- bands and looks ----
+
+
+def test_a_band_is_the_mean_and_range_over_seeds() -> None:
+    runs = [history(seed=seed) for seed in (0, 1, 2)]
+    accuracy = np.array([run["accuracy"] for run in runs])
+    sent = np.array([run["bytes"] for run in runs])
+    x, mean, low, high = band(runs, "accuracy", "bytes")
+    np.testing.assert_allclose(x, sent.mean(axis=0))
+    np.testing.assert_allclose(mean, accuracy.mean(axis=0))
+    np.testing.assert_array_equal(low, accuracy.min(axis=0))
+    np.testing.assert_array_equal(high, accuracy.max(axis=0))
+
+
+def test_seeds_of_different_length_meet_by_round() -> None:
+    long, short = history(seed=0, evaluations=6), history(seed=1, evaluations=3)
+    x, mean, _, _ = band([short, long], "loss", "round")
+    np.testing.assert_array_equal(x, long["round"])
+    np.testing.assert_allclose(mean[:3], (long["loss"][:3] + short["loss"]) / 2)
+    np.testing.assert_array_equal(mean[3:], long["loss"][3:])
+
+
+def test_a_band_skips_what_is_missing_or_not_finite() -> None:
+    run = history(evaluations=4)
+    run.records[1]["loss"], run.records[2]["loss"] = None, float("inf")
+    np.testing.assert_array_equal(band([run], "loss").x, [0, 30])
+    assert len(band([run], "nonsense").x) == 0
+    assert len(band([], "loss").x) == 0
+
+
+def test_groups_keep_the_order_of_appearance() -> None:
+    groups = group(comparison())
+    assert list(groups) == ["GT-SGD", "NET-FLEET", "DSGD"]
+    assert [run.seed for run in groups["DSGD"]] == [0, 1, 2]
+
+
+def test_every_algorithm_looks_different_and_net_fleet_is_the_most_prominent() -> None:
+    styles = looks([*(f"method {i}" for i in range(30)), "net_fleet, K = 5"])
+    assert len({(s.color, s.dashes, s.marker) for s in styles.values()}) == 31
+    ours = styles["net_fleet, K = 5"]
+    assert all(ours.width > s.width and ours.zorder > s.zorder for label, s in styles.items() if s is not ours)
+    assert all(ours.color != s.color for s in styles.values() if s is not ours)
+
+
+# ---- figures ----
+
+
+def test_curves_show_the_mean_of_each_algorithm() -> None:
+    runs = comparison()
+    drawn = lines_by_color(panel(draw_curves(runs), "Accuracy"))
+    for label, look in looks(group(runs)).items():
+        expected = band(group(runs)[label], "accuracy")
+        np.testing.assert_allclose(drawn[look.color], np.c_[expected.x, expected.mean])
+
+
+def test_logarithmic_panels_skip_zeros() -> None:
+    axes = panel(draw_curves(comparison()), "Consensus error")
+    assert axes.get_yscale() == "log"
+    assert [len(points) for points in lines_by_color(axes).values()] == [5, 5, 5]  # round 0 is left out
+    assert all((points[:, 1] > 0).all() for points in lines_by_color(axes).values())
+    assert axes.get_ylim()[0] > 0
+
+
+def test_an_algorithm_that_is_exactly_zero_is_named_instead_of_drawn() -> None:
+    exact = history("FedAvg")
+    for record in exact:
+        record["consensus_error"] = 0.0
+    axes = panel(draw_curves([history(), exact]), "Consensus error")
+    assert [text.get_text() for text in axes.texts] == ["exactly 0: FedAvg"]
+    saved(draw_curves([exact]))
+
+
+@pytest.mark.parametrize(
+    ("x", "label", "unit"),
+    [
+        ("round", "communication rounds", 1),
+        ("bytes", "MB sent by all workers", 1e6),
+        ("samples", "training samples used by all workers (thousands)", 1e3),
+    ],
+)
+def test_horizontal_axes_have_units(x: Any, label: str, unit: float) -> None:
+    run = history()
+    axes = panel(draw_curves([run], x), "Loss")
+    assert axes.get_xlabel() == label
+    np.testing.assert_allclose(axes.get_lines()[0].get_xdata(), run[x] / unit)
+
+
+def test_panels_without_accuracy() -> None:
+    def titles(figure: Figure) -> list[str]:
+        return [axes.get_title(loc="left") for axes in figure.axes]
+
+    rest = ["Loss", "Consensus error", "Squared gradient norm"]
+    assert titles(draw_curves(comparison())) == ["Accuracy", *rest]
+    assert titles(draw_curves(comparison(labels=False, optimum=True))) == ["Distance to the optimum", *rest]
+    assert titles(draw_curves(comparison(labels=False))) == rest
+    assert [t.split(" over ")[0] for t in titles(draw_overview(comparison(labels=False)))[:3]] == ["Loss"] * 3
+
+
+@pytest.mark.parametrize("evaluations", [0, 1])
+@pytest.mark.parametrize("labels", [True, False])
+def test_few_evaluations_can_be_drawn(evaluations: int, labels: bool) -> None:
+    runs = [history(seed=seed, evaluations=evaluations, labels=labels) for seed in (0, 1)]
+    figures = [draw_overview(runs), draw_spread(runs), draw_tracking(runs)]
+    assert [figure is None for figure in figures] == [False, evaluations == 0, evaluations == 0]
+    assert all(saved(figure) for figure in figures if figure is not None)
+
+
+def test_a_diverged_run_ends_in_a_cross_and_leaves_mean_and_axis_alone() -> None:
+    sound, lost = history("DSGD", 0), history("DSGD", 1, diverged=True)
+    axes = panel(draw_curves([history(), sound, lost]), "Loss")
+    color = looks(["NET-FLEET", "DSGD"])["DSGD"].color
+    thick = next(line for line in axes.get_lines() if to_hex(line.get_color()).upper() == color)
+    np.testing.assert_array_equal(thick.get_ydata(), sound["loss"])
+    crosses = [line for line in axes.get_lines() if line.get_marker() == "X"]
+    assert [(to_hex(cross.get_color()).upper(), cross.get_xdata()[0]) for cross in crosses] == [(color, 50)]
+    assert crosses[0].get_ydata()[0] < axes.get_ylim()[1] < 5
+    saved(draw_curves([lost]))
+
+
+def test_labels_are_shown_as_they_are() -> None:
+    names = ["_hidden", "$\\nonsense$", "<b>", "η = 0.1"]
+    figure = draw_curves([history(name, evaluations=2) for name in names])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == names
+    saved(figure)
+    spread = draw_spread([history(name, evaluations=2) for name in names])
+    assert spread is not None
+    saved(spread)
+
+
+def test_an_algorithm_keeps_its_look_where_others_are_missing() -> None:
+    runs = [history("DSGD", tracking=False), history("GT-SGD"), history()]
+    figure, styles = draw_tracking(runs), looks(group(runs))
+    assert figure is not None
+    assert set(lines_by_color(figure.axes[0])) == {styles["GT-SGD"].color, styles["NET-FLEET"].color}
+
+
+def test_the_spread_covers_all_workers_of_all_seeds() -> None:
+    runs = comparison()
+    figure = draw_spread(runs)
+    assert figure is not None
+    path = panel(figure, "NET-FLEET").collections[0].get_paths()[0].vertices
+    ours = group(runs)["NET-FLEET"]
+    assert path[:, 1].max() == max(run["worker_accuracy_max"].max() for run in ours)
+    assert path[:, 1].min() == min(run["worker_accuracy_min"].min() for run in ours)
+
+
+@pytest.mark.parametrize(("workers", "classes"), [(1, 2), (4, 2), (50, 10), (539, 100)])
+def test_labels_across_workers(workers: int, classes: int) -> None:
+    counts = np.random.default_rng(0).poisson(2, (workers, classes))
+    figure = draw_labels(counts)
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), counts.T)
+    low, high = counts.sum(axis=1).min(), counts.sum(axis=1).max()
+    assert f"{low} to {high} samples" in figure.axes[0].get_title(loc="left") or low == high
+    saved(figure)
+
+
+def test_equal_totals_need_no_bars_and_empty_workers_do_no_harm() -> None:
+    assert len(draw_labels(np.full((5, 3), 7)).axes) == 2  # the map and its colours
+    saved(draw_labels(np.zeros((5, 3), dtype=int)))
+
+
+def test_drawing_changes_no_global_setting() -> None:
+    before = dict(matplotlib.rcParams)
+    draw_overview([history()])
+    draw_labels([[1, 2]])
+    assert dict(matplotlib.rcParams) == before
+
+
+# ---- table ----
+
+
+def test_summary_is_the_last_value_over_seeds() -> None:
+    runs = [history(seed=seed) for seed in (0, 1, 2)]
+    (row,) = summary(runs)
+    last = np.array([run.last["accuracy"] for run in runs])
+    assert row.values["accuracy"].mean == pytest.approx(last.mean())
+    assert row.values["accuracy"].std == pytest.approx(last.std(ddof=1))
+    workers = row.values["worker_accuracy"]
+    assert workers.low == min(run.last["worker_accuracy_min"] for run in runs)
+    assert workers.high == max(run.last["worker_accuracy_max"] for run in runs)
+    assert summary(runs[:1])[0].values["accuracy"].std is None
+
+
+def test_columns_that_no_run_has_are_left_out() -> None:
+    def names(**kinds: Any) -> set[str]:
+        return {column.name for column in columns(summary([history(**kinds)]))}
+
+    assert names() - names(labels=False) == {"accuracy", "worker_accuracy"}
+    assert names(optimum=True) - names() == {"distance2"}
+
+
+def test_the_best_is_marked_in_quality_columns_only() -> None:
+    rows = summary(comparison())
+    winners = {column.name: best(rows, column) for column in columns(rows)}
+    assert winners["accuracy"] == winners["loss"] == {"NET-FLEET"}
+    assert winners["bytes"] == winners["samples"] == winners["seconds"] == frozenset()
+    assert not any(best(rows[:1], column) for column in columns(rows))
+
+
+def test_diverged_runs_are_marked_and_never_the_best() -> None:
+    rows = summary([history(), *(history("DSGD", seed, end=0.99, diverged=seed == 1) for seed in (0, 1))])
+    assert rows[1].mark == "1 of 2 seeds diverged after round 50"
+    assert rows[1].values["loss"].mean == pytest.approx(history(end=0.99).last["loss"])  # of the sound seed
+    assert all(best(rows, column) <= {"NET-FLEET"} for column in columns(rows))
+    assert summary([history(diverged=True)])[0].mark == "diverged after round 50"
+
+
+def test_verdict_names_the_two_best_and_hedges_when_they_are_close() -> None:
+    assert verdict(summary(comparison())).startswith("NET-FLEET ends with the highest accuracy of x̄, 86.19 ± 1.00 %")
+    close = [history(label, seed, end=end) for label, end in (("A", 0.9), ("B", 0.899)) for seed in (0, 1)]
+    assert "within one standard deviation" in verdict(summary(close))
+    assert "within" not in verdict(summary(comparison()))
+    assert "nearest to the optimum" in verdict(summary(comparison(labels=False, optimum=True)))
+    assert verdict(summary([history()])) == ""
+
+
+@pytest.mark.parametrize("width", [120, 100, 80, 60])
+def test_the_table_fits_the_console_and_loses_nothing(width: int) -> None:
+    runs = [*comparison(), history("[bold]lost[/bold]", diverged=True)]
+    console = Console(width=width, file=io.StringIO())
+    print_summary(runs, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    rows = summary(runs)
+    assert "…" not in text
+    assert all(cell_len(line.rstrip()) <= width for line in text.splitlines())
+    assert all(cell(row, column) in text for row in rows for column in columns(rows) if row.sound)
+    assert "[bold]lost" in text
+    assert "diverged after round 50" in " ".join(text.split())
+
+
+# ---- the page ----
+
+
+class Page(HTMLParser):
+    """What a browser would load and show."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.source = path.read_text(encoding="utf-8")
+        self.feed(self.source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "data", "action")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def report(path: Path, histories: list[History], *, labels: bool = True, **changes: Any) -> Page:
+    topology: Topology = changes.pop("topology", None) or make_topology("ring", workers=6)
+    counts = np.arange(60).reshape(6, 10) if labels else None
+    given = {"config": CONFIG, "config_text": 'name = "ring"', "title": "Six workers", **changes}
+    write_report(path, histories=histories, topology=topology, label_counts=counts, **given)
+    return Page(path)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    hostile = history("<script>alert(1)</script>", diverged=True)
+    text = 'name = "</pre><script>"'
+    return report(
+        tmp_path_factory.mktemp("report") / "report.html", [*comparison(), hostile], config_text=text, title="a <b> & c"
+    )
+
+
+def test_the_page_is_self_contained(page: Page) -> None:
+    assert page.links
+    assert all(link.startswith("data:image/") for link in page.links)
+    assert not re.search(r"url\(|@import|https?://", page.source)
+    assert not {"link", "iframe", "object", "script"} & set(page.tags)
+
+
+def test_what_the_user_wrote_is_escaped(page: Page) -> None:
+    assert "<script" not in page.source
+    assert "<script>alert(1)</script>" in page.text
+    assert 'name = "</pre><script>"' in page.text
+    assert "a <b> & c" in page.text
+    assert "b" not in page.tags
+
+
+def test_the_page_says_what_was_run_and_who_won(page: Page) -> None:
+    words = " ".join(page.text.split())
+    topology = make_topology("ring", workers=6)
+    assert "over 6 workers" in words
+    assert f"spectral gap {topology.gap:.3g}" in words
+    assert "shards (per_worker = 2)" in words
+    assert "K = 10, η = 0.05" in words
+    assert verdict(summary(comparison())) in words
+    assert "diverged after round 50" in words
+    assert "netfleet run experiment.toml" in words
+    assert f"{2:064x}" in words  # the hash of a run
+
+
+def test_the_page_has_every_figure_and_a_switch(page: Page) -> None:
+    assert page.tags.count("img") == 7  # curves over three quantities, workers, graph, labels, tracking
+    assert page.source.count('type="radio"') == 3
+    assert page.source.count(" checked>") == 1
+
+
+def test_a_page_without_labels_or_tracking_is_the_same_each_time(tmp_path: Path) -> None:
+    run = history("DSGD", labels=False, tracking=False)
+    run.records = [{k: v for k, v in record.items() if k not in ("bytes", "samples")} for record in run]
+    runs = [run]
+    first = report(tmp_path / "a.html", runs, labels=False)
+    second = report(tmp_path / "b.html", runs, labels=False)
+    assert first.source == second.source
+    assert first.tags.count("img") == 3  # curves over rounds, workers, graph
+    assert "Labels across workers" not in first.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"]
+
+
+@pytest.mark.slow
+def test_a_large_page_stays_small(tmp_path: Path) -> None:
+    runs = [history(label, s, evaluations=100) for label in ("NET-FLEET", "A", "B", "C") for s in range(5)]
+    topology = make_topology({"kind": "erdos-renyi", "p": 0.3}, workers=500)
+    report(tmp_path / "large.html", runs, topology=topology)
+    assert (tmp_path / "large.html").stat().st_size < 2_000_000
+
+
+def test_importing_the_report_does_not_import_torch() -> None:
+    code = "import netfleet.report, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,105 @@
+"""Checkpoints: what the library reads of what is written, on any number of hosts, whatever moment a crash comes at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from netfleet.algorithms.net_fleet import NetFleet
+from netfleet.engines.collective import Whole
+from netfleet.engines.loop import Snapshot
+from netfleet.errors import CheckpointError
+from netfleet.runs import checkpoint
+
+CPU = torch.device("cpu")
+
+
+class Part(Whole):
+    """The census of a host with some of the workers, whose others have said this."""
+
+    def __init__(self, hosts: list[int], keeps: bool) -> None:
+        self.hosts, self.keeps = hosts, keeps
+
+    def every(self, rows: torch.Tensor, workers: Any) -> torch.Tensor:
+        return torch.tensor(list(enumerate(self.hosts)))
+
+
+def host(*workers: int, census: Whole | None = None) -> Any:
+    return SimpleNamespace(problem=SimpleNamespace(workers=workers), census=census or Whole())
+
+
+def snapshot(x: torch.Tensor, t: int = 7, **more: Any) -> Snapshot:
+    return Snapshot(t=t, state=NetFleet.State(x, x + 1, x + 2), bytes=1, **more)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_the_library_reads_what_is_written(tmp_path: Path, dtype: torch.dtype) -> None:
+    x, g = torch.randn(2, 3, 5).to(dtype)
+    network = {"age": torch.arange(6).reshape(2, 3), "up": torch.tensor([True, False]), "none": torch.zeros(3, 0)}
+    taken = Snapshot(state=NetFleet.State(x.T.contiguous().T, g, g), buffers=None, network=network, t=7, bytes=1)
+    checkpoint.save(tmp_path, taken, host(0, 1, 2), "abc")
+    (path,) = tmp_path.glob("*.safetensors")
+    found = safetensors.torch.load_file(path)
+    assert set(found) == {"x", "y", "g", "network/age", "network/up", "network/none"}
+    for name, values in (("x", x), ("y", g), ("g", g), *((f"network/{key}", v) for key, v in network.items())):
+        assert found[name].dtype == values.dtype
+        assert torch.equal(found[name], values), name
+    again = checkpoint.load(tmp_path, "abc", NetFleet.State, CPU)
+    assert (again.t, again.bytes) == (7, 1)
+    assert torch.equal(again.state.x, x)
+    assert checkpoint.reached(tmp_path) == 7
+
+
+def two_hosts(folder: Path, x: torch.Tensor, t: int) -> None:
+    """Workers 0, 2, 4 on one host and 1, 3 on the other; the one that keeps the record is the last to be done."""
+    for rows, keeps in (([1, 3], False), ([0, 2, 4], True)):
+        census = Part([0, 1, 0, 1, 0], keeps)
+        checkpoint.save(folder, snapshot(x[rows], t, buffers=x[rows, :1]), host(*rows, census=census), "abc")
+
+
+@pytest.mark.parametrize("workers", [None, [0, 1, 2, 3, 4], [1, 2], [4], [0, 2, 4], [1, 3]])
+def test_any_hosts_go_on_from_what_others_wrote(tmp_path: Path, workers: list[int] | None) -> None:
+    x = torch.randn(5, 3)
+    two_hosts(tmp_path, x, 7)
+    found = checkpoint.load(tmp_path, "abc", NetFleet.State, CPU, workers)
+    rows = workers or list(range(5))
+    assert torch.equal(found.state.y, x[rows] + 1)
+    assert torch.equal(found.buffers, x[rows, :1])  # type: ignore[arg-type]
+    assert found.t == 7
+
+
+def test_a_crash_between_the_files_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    old, new = torch.randn(2, 5, 3)
+    two_hosts(tmp_path, old, 7)
+    checkpoint.save(tmp_path, snapshot(new[[1, 3]], 8), host(1, 3, census=Part([0, 1, 0, 1, 0], False)), "abc")
+    found = checkpoint.load(tmp_path, "abc", NetFleet.State, CPU)
+    assert found.t == 7
+    assert torch.equal(found.state.x, old)
+    two_hosts(tmp_path, new, 8)
+    assert torch.equal(checkpoint.load(tmp_path, "abc", NetFleet.State, CPU).state.x, new)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2  # the old ones are gone
+
+
+def test_files_of_a_later_round_are_left_alone(tmp_path: Path) -> None:
+    x = torch.randn(5, 3)
+    early = tmp_path / "checkpoint-9-cafe0000.safetensors"
+    early.write_bytes(b"being written by another host")
+    two_hosts(tmp_path, x, 8)
+    assert early.exists()
+
+
+def test_what_is_missing_or_of_another_run_is_said(tmp_path: Path) -> None:
+    two_hosts(tmp_path, torch.randn(5, 3), 7)
+    with pytest.raises(CheckpointError, match="belongs to run abc"):
+        checkpoint.load(tmp_path, "def", NetFleet.State, CPU)
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(CheckpointError, match="does not hold a checkpoint of this run"):
+        checkpoint.load(tmp_path, "abc", NetFleet.State, CPU)
+    (tmp_path / checkpoint.MANIFEST).write_text("{")
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
+        checkpoint.reached(tmp_path)

@@ -1,0 +1,306 @@
+"""Runs on disk: histories, checkpoints, interruptions of every kind, divergence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from netfleet import (
+    ALGORITHMS,
+    ConfigError,
+    DivergedError,
+    EngineConfig,
+    Evaluation,
+    History,
+    NetFleet,
+    make_topology,
+    simulate,
+)
+from netfleet.errors import CheckpointError
+from netfleet.runs import recorder
+from netfleet.runs.checkpoint import load
+from netfleet.runs.config import experiment
+from netfleet.runs.progress import Quiet
+from netfleet.runs.run import run_experiment
+from support.problems import digits_problem, need_data
+
+TABLE: dict[str, Any] = {
+    "rounds": 12,
+    "checkpoint_every": 5,
+    "topology": {"kind": "ring", "workers": 4},
+    "problem": {"kind": "classification", "batch": 8, "model": "softmax"},
+    "algorithms": [{"kind": "net-fleet", "K": 3, "eta": 0.1}, {"kind": "ld-sgd", "K": 3, "eta": 0.1}],
+    "evaluation": {"every": 3},
+}
+BATCH_NORM = {"kind": "classification", "batch": 8, "model": "test_problems:batch_norm_net"}
+
+
+class StopsAt(Quiet):
+    """A display that stops the run, as Ctrl-C or a power cut would."""
+
+    def __init__(self, t: int, how: type[BaseException], *, at_record: bool = False) -> None:
+        self.t, self.how, self.at_record = t, how, at_record
+
+    def round(self, t: int) -> None:
+        if t == self.t and not self.at_record:
+            raise self.how("stopped by the test")
+
+    def record(self, record: dict[str, Any]) -> None:
+        if record["round"] == self.t and self.at_record:
+            raise self.how("stopped by the test")
+
+
+def end_state(history: History) -> Any:
+    """The algorithm's state in a run's last checkpoint."""
+    state_type = ALGORITHMS[history.config["algorithm"]["kind"]].State  # type: ignore[attr-defined]
+    return load(history.folder or Path(), history.hash, state_type, torch.device("cpu")).state
+
+
+@pytest.mark.parametrize("problem", [TABLE["problem"], BATCH_NORM], ids=["softmax", "batch norm"])
+@pytest.mark.parametrize("how", [KeyboardInterrupt, SystemExit], ids=["Ctrl-C", "power cut"])
+@pytest.mark.parametrize(("t", "at_record"), [(1, False), (5, False), (7, False), (9, True), (12, True)])
+def test_a_resumed_history_is_the_uninterrupted_one(
+    tmp_path: Path, problem: Any, how: Any, t: int, at_record: bool
+) -> None:
+    plan = experiment({**TABLE, "problem": problem})
+    whole = run_experiment(plan, tmp_path / "whole")
+    with pytest.raises(how):
+        run_experiment(plan, tmp_path / "cut", display=StopsAt(t, how, at_record=at_record))
+    resumed = run_experiment(plan, tmp_path / "cut", resume=True)
+    for a, b in zip(whole, resumed, strict=True):
+        assert a.timeless() == b.timeless()
+        assert History.load(b.folder or "").timeless() == a.timeless()
+        assert all(torch.equal(x, y) for x, y in zip(end_state(a), end_state(b), strict=True))
+
+
+@pytest.mark.parametrize("engines", [("simulator", "peers"), ("peers", "simulator"), ("peers", "peers")])
+def test_a_run_can_go_on_in_another_engine(tmp_path: Path, engines: tuple[str, str]) -> None:
+    begin, end = (experiment({**TABLE, "engine": {"kind": kind, "dtype": "float64"}}) for kind in engines)
+    whole = run_experiment(begin)
+    with pytest.raises(SystemExit):
+        run_experiment(begin, tmp_path, display=StopsAt(7, SystemExit))
+    resumed = run_experiment(end, tmp_path, resume=True)
+    for a, b in zip(whole, resumed, strict=True):
+        assert np.allclose(a["loss"], b["loss"], rtol=1e-12)
+        assert np.array_equal(a["bytes"], b["bytes"])
+        assert np.array_equal(a["samples"], b["samples"])
+
+
+def test_a_run_stopped_in_its_last_evaluation_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = experiment(TABLE)
+    whole = run_experiment(plan)
+    real = recorder.measure
+
+    def stopped(*args: Any, **limits: Any) -> Any:
+        if len(measured) == 4:  # rounds 0, 3, 6, 9 are measured, 12 is not
+            raise KeyboardInterrupt
+        measured.append(1)
+        return real(*args, **limits)
+
+    measured: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "measure", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(plan, tmp_path)
+    resumed = run_experiment(plan, tmp_path, resume=True)
+    assert [h.timeless() for h in resumed] == [h.timeless() for h in whole]
+
+
+def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
+    run_experiment(experiment(TABLE), tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(CheckpointError):
+        run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, resume=True)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_folder_without_a_config_is_begun_again(tmp_path: Path) -> None:
+    whole = run_experiment(experiment(TABLE), tmp_path)
+    (tmp_path / "net-fleet-seed0" / "config.json").unlink()
+    again = run_experiment(experiment(TABLE), tmp_path, resume=True)
+    assert [h.timeless() for h in again] == [h.timeless() for h in whole]
+
+
+def test_a_diverged_run_stays_diverged_after_resume(tmp_path: Path) -> None:
+    table = {**TABLE, "problem": {"kind": "quadratics"}, "rounds": 6, "evaluation": {"every": 6}}
+    table["algorithms"] = [{"kind": "dsgd", "eta": 1e4}]
+    first, again = (run_experiment(experiment(table), tmp_path, resume=resume)[0] for resume in (False, True))
+    assert first.diverged
+    assert again.diverged == first.diverged
+
+
+def test_the_time_of_evaluations_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = recorder.measure
+
+    def slow(*args: Any, **limits: Any) -> Any:
+        time.sleep(0.2)
+        return real(*args, **limits)
+
+    monkeypatch.setattr(recorder, "measure", slow)
+    for engine in ("simulator", "peers"):
+        history = simulate(
+            "dsgd", problem="quadratics", topology="ring", workers=3, rounds=5,
+            evaluation=Evaluation(every=1), engine=EngineConfig(engine),
+        )  # fmt: skip
+        assert history.last["seconds"] < 0.2 * 5, engine
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    plan = experiment(TABLE)
+    first = run_experiment(plan, tmp_path)
+    again = run_experiment(plan, tmp_path, resume=True, display=StopsAt(1, AssertionError))
+    assert [h.records for h in again] == [h.records for h in first]
+
+
+def test_runs_of_others_are_not_touched(tmp_path: Path) -> None:
+    run_experiment(experiment(TABLE), tmp_path)
+    with pytest.raises(CheckpointError, match=r"already holds runs .* add --resume"):
+        run_experiment(experiment(TABLE), tmp_path)
+    with pytest.raises(CheckpointError, match="resume with the experiment it was begun with"):
+        run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, resume=True)
+    longer = run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, overwrite=True)
+    assert longer[0].rounds == 13
+
+
+def test_a_half_written_line_is_dropped(tmp_path: Path) -> None:
+    history = run_experiment(experiment(TABLE), tmp_path)[0]
+    path = tmp_path / "net-fleet-seed0" / "history.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"round": 15, "accu')
+    assert History.load(path.parent).records == history.records
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", "truncate"])
+def test_a_damaged_checkpoint_is_refused_with_a_remedy(tmp_path: Path, damage: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(experiment(TABLE), tmp_path, display=StopsAt(7, KeyboardInterrupt))
+    (path,) = (tmp_path / "net-fleet-seed0").glob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:-10] if damage == "truncate" else damage)
+    with pytest.raises(CheckpointError, match=r"delete .*checkpoint.json to start the run from the beginning"):
+        run_experiment(experiment(TABLE), tmp_path, resume=True)
+
+
+def test_divergence_says_who_when_and_why_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+    wild = {"kind": "net-fleet", "K": 3, "eta": 50.0, "label": "wild"}
+    table = {**TABLE, "problem": {"kind": "quadratics"}, "rounds": 400, "algorithms": [wild, TABLE["algorithms"][1]]}
+    histories = run_experiment(experiment(table), tmp_path)
+    assert histories[0].diverged is not None
+    assert "NET-FLEET diverged: " in histories[0].diverged
+    assert "with step size 50" in histories[0].diverged
+    t = int(histories[0].diverged.split("in round ")[1].split()[0])
+    kept = load(tmp_path / "wild-seed0", histories[0].hash, NetFleet.State, torch.device("cpu"))
+    assert kept.t in (t, t + 1)  # the state before round t, or the one after it if only a metric overflowed
+    assert all(bool(torch.isfinite(part).all()) for part in kept.state)
+    assert all(np.isfinite(histories[0]["loss"]))
+    assert histories[1].diverged is None
+    assert histories[1].rounds == 400
+
+
+@pytest.mark.parametrize("engine", ["simulator", "peers"])
+def test_simulate_raises_on_divergence(engine: str) -> None:
+    with pytest.raises(DivergedError, match=r"NET-FLEET diverged: . is not finite in round \d+ with step size 50"):
+        simulate(NetFleet(eta=50.0), problem="quadratics", topology="ring", rounds=400, engine=EngineConfig(engine))
+
+
+def test_a_history_holds_what_was_promised() -> None:
+    history = simulate(NetFleet(K=2, eta=0.1), workers=4, topology="ring", rounds=6, evaluation=Evaluation(every=2))
+    assert history["round"].tolist() == [0, 2, 4, 6]
+    d, m, batch = 64 * 64 + 64 + 64 * 10 + 10, 4, 32
+    assert history["bytes"].tolist() == [t * 2 * m * 2 * d * 4 for t in (0, 2, 4, 6)]  # two vectors to two neighbours
+    assert history["samples"].tolist() == [(1 + 2 * t) * m * batch for t in (0, 2, 4, 6)]  # one gradient at the start
+    assert history["consensus_error"][0] == 0
+    assert (history["tracking_error"] < 1e-4).all()
+    total = history["grad_norm2"] + history["consensus_error"]
+    assert np.allclose(history["stationarity"], total)
+    low, mean, high = (history[f"worker_accuracy_{part}"] for part in ("min", "mean", "max"))
+    assert (low <= mean).all()
+    assert (mean <= high).all()
+    with pytest.raises(KeyError, match="no column 'accurracy'"):
+        history["accurracy"]
+
+
+@pytest.mark.parametrize("arguments", [{"rounds": 0}, {"workers": 9, "topology": make_topology("ring", workers=4)}])
+def test_simulate_refuses_what_does_not_fit(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"rounds must be at least 1|make them agree"):
+        simulate(problem="quadratics", **arguments)
+
+
+def test_the_trained_model_comes_back_as_a_module() -> None:
+    problem = digits_problem(4)
+    history = simulate(NetFleet(K=5, eta=0.1), topology=nx.cycle_graph(4), problem=problem, rounds=20)
+    model = problem.module(history.final.state.x.mean(0))
+    right = (model(problem.data.test_x).argmax(1) == problem.data.test_y).double().mean().item()
+    assert right == pytest.approx(history.last["accuracy"])
+
+
+def test_metrics_are_those_of_equation_4() -> None:
+    history = simulate("net-fleet", problem="quadratics", workers=5, topology="ring", rounds=1)
+    from netfleet.problems.synthetic import Quadratics
+
+    problem = Quadratics(5)
+    gradient = problem.full_grad(torch.zeros(5, 10)).mean(0)
+    assert history.records[0]["grad_norm2"] == pytest.approx(gradient.square().sum().item(), rel=1e-6)
+    assert history.records[0]["distance2"] == pytest.approx(problem.optimum.square().sum().item(), rel=1e-6)
+
+
+def test_a_history_turns_into_a_dataframe_and_a_picture(tmp_path: Path) -> None:
+    history = simulate("dsgd", problem="quadratics", workers=3, topology="ring", rounds=4)
+    frame = history.to_dataframe()
+    assert frame["round"].tolist() == [0, 4]
+    assert set(frame["algorithm"]) == {"DSGD"}
+    history.plot(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_a_killed_process_loses_at_most_one_checkpoint_interval(tmp_path: Path) -> None:
+    import tomli_w
+
+    table = {**TABLE, "rounds": 400, "algorithms": TABLE["algorithms"][:1]}
+    (tmp_path / "e.toml").write_text(tomli_w.dumps(table))
+    whole = run_experiment(experiment(table))[0]
+    command = [sys.executable, "-m", "netfleet", "run", "e.toml", "--out", "out"]
+    history = tmp_path / "out" / "net-fleet-seed0" / "history.jsonl"
+    kills = 0
+    for attempt in range(4):
+        process = subprocess.Popen(
+            [*command, *(["--resume"] if attempt else [])], cwd=tmp_path, stdout=subprocess.DEVNULL
+        )
+        before = history.stat().st_size if history.exists() else 0
+        while process.poll() is None and (not history.exists() or history.stat().st_size < before + 4000):
+            time.sleep(0.005)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 2
+    subprocess.run([*command, "--resume"], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    assert History.load(history.parent).timeless() == json.loads(json.dumps(whole.timeless()))
+
+
+@pytest.mark.slow
+def test_net_fleet_learns_non_iid_mnist_with_the_papers_cnn() -> None:
+    need_data("mnist", "train-images-idx3-ubyte.gz")
+    table = {
+        "rounds": 100,
+        "topology": {"kind": "erdos-renyi", "workers": 50, "p": 0.5},
+        "problem": {
+            "data": "mnist",
+            "model": "cnn",
+            "partition": {"kind": "shards", "shards": 250, "size": 200, "per_worker": 2},
+        },
+        "algorithms": [{"kind": "net-fleet", "K": 10, "eta": 0.01}],
+        "evaluation": {"every": 100, "gradient": False, "worker_test_samples": 100},
+    }
+    history = run_experiment(experiment(table))[0]
+    assert history.last["accuracy"] > 0.8

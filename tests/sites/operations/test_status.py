@@ -1,0 +1,149 @@
+"""What `netfleet status` says of the answers that it gets."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+
+from netfleet.sites.operations.report import SUMS
+from netfleet.sites.operations.status import components, print_json, print_status
+from netfleet.sites.operations.status_client import Said, Whom, cleaned, is_report
+
+#: Of five sites on a path.
+NAMES = ("north", "east", "south", "west", "hospital-of-a-longer-name")
+
+
+def answer(number: int, lost: tuple[int, ...] = (), apart: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
+    """What a site says of itself, as in its report."""
+    links = [
+        {
+            "name": NAMES[j],
+            "number": j,
+            "round": 8,
+            "lag": 0,
+            "heard": 0.1,
+            "waiting": "",
+            "lost": 5 if j in lost else None,
+            "there": j not in lost,
+            "sent": 123_400_000,
+            "received": 123_400_000,
+        }
+        for j in (number - 1, number + 1)
+        if 0 <= j < len(NAMES)
+    ]
+    return {
+        "site": NAMES[number],
+        "algorithm": "NET-FLEET",
+        "state": "training",
+        "round": 1234,
+        "rounds": 9999,
+        "record": {"accuracy": 0.98765, "consensus_error": None},
+        "neighbours": links,
+        "apart": list(apart),
+        "refused": 1000,
+        "certificate_days": 3650,
+        "sketches": [[8, [float(number - 2), *[0.0] * (SUMS - 1)]]],
+    } | changes
+
+
+def said(answers: dict[int, dict[str, Any]]) -> list[Said]:
+    why = "cannot be reached (x)"
+    return [Said(Whom(name, f"{name}:1"), answers.get(i), why) for i, name in enumerate(NAMES)]
+
+
+def printed(answers: dict[int, dict[str, Any]], width: int = 80) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    print_status(said(answers), console)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_the_table_fits_a_terminal() -> None:
+    lines = printed({i: answer(i) for i in range(5)})
+    rows = [line for line in lines if line.startswith(NAMES[:4])]
+    assert lines[0].split() == ["site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "cert."]
+    assert [row.split()[1:5] for row in rows] == [["training", "1234/9999", "0", "98.8"]] * 4
+    assert all(row.rstrip().endswith("246.8 MB    1000 3650 days") for row in rows[1:])
+    assert max(map(len, rows)) <= 80
+
+
+def test_the_sum_over_all() -> None:
+    lines = printed({i: answer(i) for i in range(5)})
+    assert lines[-1] == "‖Σ(y − g)‖ = 0.00e+00 after round 8 over 5 sites, where Σ‖y − g‖ = 6."
+
+
+def test_the_sum_over_some_is_not_shown(capsys: Any) -> None:
+    some = {i: answer(i) for i in (0, 1, 2)}
+    lines = printed(some)
+    assert lines[-1].endswith("there is no answer from west.")
+    assert "west: cannot be reached (x)" in lines
+    print_json(said(some))
+    assert json.loads(capsys.readouterr().out)["invariant"] is None
+
+
+def test_two_groups_have_a_sum_each() -> None:
+    """After the third of five on a path is lost."""
+    lost = {
+        0: answer(0, apart=("site 2", "site 3", "site 4"), sketches=[(8, [1.0])]),
+        1: answer(1, lost=(2,), apart=("south", "site 3", "site 4"), sketches=[(8, [-1.0])]),
+        3: answer(3, lost=(2,), apart=("site 0", "site 1", "south"), sketches=[(9, [2.0])]),
+        4: answer(4, apart=("site 0", "site 1", "site 2"), sketches=[(9, [2.0])]),
+    }
+    lines = printed(lost)
+    assert "east: without south since round 5" in lines
+    assert f"north: no longer connected to south, west, {NAMES[4]}" in lines
+    assert f"east: no longer connected to west, {NAMES[4]}" in lines
+    assert lines[-3] == "‖Σ(y − g)‖ = 0.00e+00 after round 8 over 2 sites (east, north), where Σ‖y − g‖ = 2."
+    assert lines[-2].startswith("‖Σ(y − g)‖ = 4.00e+00 after round 9 over 2 sites (")
+    assert lines[-1].endswith(f"no longer reach each other: east, north; {NAMES[4]}, west")
+
+
+def test_sites_that_do_not_answer_are_not_a_gap() -> None:
+    some = [answer(i) for i in (0, 2, 4)]
+    assert components(some) == [sorted(NAMES)]
+
+
+def test_whom_a_site_waits_for() -> None:
+    waits = answer(0)
+    waits["neighbours"][0] |= {"waiting": "is in round 3", "heard": None}
+    lines = printed({i: waits if i == 0 else answer(i) for i in range(5)})
+    assert "north: waits for east, which is in round 3; never heard of" in lines
+
+
+def test_answers_are_checked() -> None:
+    good = answer(1)
+    assert is_report(good)
+    assert not any(map(is_report, (None, [], "east", {})))
+    for key in set(good):
+        assert not is_report({k: v for k, v in good.items() if k != key}), key
+        assert not is_report({**good, key: [["x"]]}), key
+    for key in set(good["neighbours"][0]) - {"lag"}:
+        links = [{**good["neighbours"][0], key: []}]
+        assert not is_report({**good, "neighbours": links}), key
+    assert not is_report({**good, "sketches": [[8, [1.0]]]})
+    assert not is_report({**good, "record": {"accuracy": "1"}})
+
+
+def test_texts_of_answers_cannot_steer_a_terminal() -> None:
+    bad = answer(0, state="\x1b[2J[red]", apart=("\x1b[2J",), algorithm="\n")
+    lines = printed({0: cleaned(bad)})
+    assert "\x1b" not in "".join(lines)
+    assert any("[red]" in line for line in lines)
+
+
+def test_neighbours_say_nothing_of_the_sum() -> None:
+    """What a site is told by its neighbours, of their link with it only."""
+    some = {0: answer(0), 1: answer(1, sketches=[])}
+    some[1]["neighbours"] = [link for link in some[1]["neighbours"] if link["name"] == "north"]
+    assert "Σ(y − g): nothing from east; sites tell it the operator only, after their first round." in printed(some)
+
+
+def test_nobody_answers() -> None:
+    assert printed({})[-1].startswith("No site answered")
+
+
+def test_a_method_without_tracking() -> None:
+    lines = printed({i: answer(i, sketches=[], algorithm="DSGD") for i in range(5)})
+    assert lines[-1] == "DSGD tracks no gradient: there is no Σ(y − g)."

@@ -1,0 +1,74 @@
+"""Sites that are killed at any moment, again and again: nothing is lost, not a bit and not a line."""
+
+from __future__ import annotations
+
+import functools
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.site_settings import DIGITS
+from support.site_trial import ACCIDENTS, Trial, arm, trial
+
+pytestmark = pytest.mark.slow
+
+KILLS, ACCIDENTAL = 40, 20
+CHAOS: dict[str, Any] = {
+    **DIGITS,
+    "rounds": 120,
+    "topology": {"kind": "ring", "workers": 4},
+    "evaluation": {"every": 2},
+    "engine": {"dtype": "float32"},
+}
+
+
+def restart(sites: Trial, name: str, dice: random.Random, accidents: list[str]) -> None:
+    """Start a site again; as long as there are accidents left, it may run into one."""
+    before = None
+    if accidents and dice.random() < 0.5:
+        before = functools.partial(arm, accidents.pop(), dice.randint(1, 6))
+    sites.start(name, before=before)
+
+
+def torment(sites: Trial, dice: random.Random) -> tuple[int, int]:
+    """Kill sites at random moments of random rounds until all are done; how often, and how often while they wrote."""
+    targets = sorted(dice.randint(1, CHAOS["rounds"] - 3) for _ in range(KILLS))
+    accidents = [ACCIDENTS[i % len(ACCIDENTS)] for i in range(ACCIDENTAL)]
+    killed = struck = 0
+    while any(process.exitcode != 0 for process in sites.running.values()):
+        for name, process in list(sites.running.items()):
+            if process.exitcode == -9:
+                struck += 1
+                restart(sites, name, dice, accidents)
+            assert process.exitcode in (None, 0, -9), sites.tail(name)
+        victim = dice.choice(sites.names)
+        if targets and sites.round(victim) >= targets[0] and sites.running[victim].exitcode is None:
+            time.sleep(dice.uniform(0, 0.05))
+            sites.kill(victim)
+            targets.pop(0)
+            killed += 1
+            restart(sites, victim, dice, accidents)
+        time.sleep(0.01)
+    assert not targets
+    return killed, struck
+
+
+def test_sites_killed_fifty_times_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    with trial(tmp_path / "calm", CHAOS, 4) as calm:
+        calm.start()
+        assert set(calm.wait().values()) == {0}
+    with trial(tmp_path / "chaos", CHAOS, 4) as chaos:
+        chaos.start()
+        killed, struck = torment(chaos, random.Random(8))
+        assert killed + struck >= 50
+        assert struck >= 8
+        for name in calm.names:
+            assert chaos.history(name) == calm.history(name)
+            for kind in (Trial.model, Trial.state):
+                found, expected = kind(chaos, name), kind(calm, name)
+                assert found.keys() == expected.keys()
+                assert all(torch.equal(found[key], expected[key]) for key in found)

@@ -1,0 +1,259 @@
+"""Sites that are lost, leave, come back or come anew: the sum over those who are there stays exact."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import pytest
+import torch
+
+from netfleet import make_topology, simulate
+from netfleet.cli.main import main
+from netfleet.problems.module import ModuleProblem
+from netfleet.runs.build import build_setting, build_topology
+from netfleet.runs.config import experiment
+from netfleet.sites.operations.status import components, invariant
+from netfleet.theory.estimates import gap
+from support.site_settings import DIGITS, QUADRATICS, M, check_optimum, optimum, quadratics
+from support.site_trial import (
+    Trial,
+    die_before_the_checkpoint,
+    die_before_the_links,
+    die_when_someone_has_left,
+    free_ports,
+    trial,
+)
+
+pytestmark = pytest.mark.slow
+
+#: Eight sites that stay in one piece without any two of them.
+EIGHT = {"kind": "watts-strogatz", "p": 0.0, "workers": 8, "weights": "metropolis"}
+PATIENCE = 4.0
+
+
+def test_two_of_eight_lost_for_good(tmp_path: Path) -> None:
+    dice = random.Random(3)
+    with trial(tmp_path, {**QUADRATICS, "topology": EIGHT}, 8, PATIENCE) as sites:
+        sites.start()
+        victims = dice.sample(sites.names, 2)
+        for victim in victims:
+            sites.reach(dice.randint(10, 60), victim)
+            sites.kill(victim)
+        rest = [name for name in sites.names if name not in victims]
+        assert set(sites.wait(*rest).values()) == {0}
+        assert gap(sites, rest) < 1e-12
+        check_optimum(sites, rest, optimum(quadratics(8), [int(name[1:]) for name in rest]))
+        lost = {event["neighbour"] for name in rest for event in sites.events(name, "lost")}
+        assert lost == set(victims)
+
+
+def test_accuracy_recovers_when_two_of_eight_are_lost(tmp_path: Path) -> None:
+    problem = {**DIGITS["problem"], "partition": {"kind": "dirichlet", "alpha": 0.5}}
+    method = {"kind": "net-fleet", "K": 4, "eta": 0.1}
+    table = {**DIGITS, "problem": problem, "algorithms": [method], "rounds": 100, "topology": EIGHT}
+    whole = build_setting(experiment(table), 0)
+    rest = [i for i in range(8) if i not in (2, 5)]
+    problem = ModuleProblem(whole.problem.model, whole.problem.data, [whole.problem.parts[i] for i in rest], batch=16)
+    graph = nx.convert_node_labels_to_integers(whole.topology.graph.subgraph(rest))
+    alone = simulate(method, topology=make_topology(graph, weights="metropolis"), problem=problem, rounds=100)
+    with trial(tmp_path, table, 8, PATIENCE) as sites:
+        sites.start()
+        for victim, t in (("s2", 8), ("s5", 16)):
+            sites.reach(t, victim)
+            sites.kill(victim)
+        names = [f"s{i}" for i in rest]
+        assert set(sites.wait(*names).values()) == {0}
+        assert gap(sites, names) < 1e-12
+        mean = torch.stack([sites.state(name)["x"] for name in names]).mean(dim=0)
+        accuracy = whole.problem.evaluate(mean).accuracy.item()
+        before = [record["accuracy"] for name in names for record in sites.history(name) if record["round"] == 8]
+        assert accuracy > max(max(before) + 0.2, alone.last["accuracy"] - 0.03)  # as without them from the start
+
+
+def test_a_site_that_was_dropped_says_so_and_comes_back(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M, PATIENCE) as sites:
+        sites.start()
+        sites.reach(30, "s3")
+        sites.kill("s3")
+        neighbours = ("s2", "s4")
+        sites.until(lambda: all(sites.events(name, "lost") for name in neighbours))
+        sites.start("s3")
+        assert sites.wait("s3") == {"s3": 2}
+        told = {event["neighbour"]: event["why"] for event in sites.events("s3", "lost")}
+        assert told == dict.fromkeys(neighbours, "has dropped this site")
+        assert "--rejoin" in sites.tail("s3")
+        sites.start("s3", options=("--rejoin",))
+        assert set(sites.wait().values()) == {0}
+        assert gap(sites, sites.names) < 1e-12
+        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
+        rounds = [record["round"] for record in sites.history("s3")]
+        assert rounds == sorted(set(rounds))
+
+
+def test_a_site_that_lost_its_disk_comes_back_without_having_been_dropped(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:  # nobody's patience ever ends
+        sites.start()
+        sites.reach(20, "s3")
+        sites.kill("s3")
+        for path in sorted((sites.folder / "s3" / "run").iterdir()):
+            path.unlink()
+        sites.start("s3", options=("--rejoin",))
+        assert set(sites.wait().values()) == {0}
+        assert gap(sites, sites.names) < 1e-12
+        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
+        assert all(sites.events(name, "returns") for name in ("s2", "s4"))
+
+
+def test_a_site_leaves(tmp_path: Path, capsys: Any) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        sites.start()
+        sites.reach(20, "s3")
+        assert main(["node", "leave", str(sites.folder / "s3")]) == 0
+        assert set(sites.wait().values()) == {0}
+        rest = [name for name in sites.names if name != "s3"]
+        assert gap(sites, rest) < 1e-12
+        check_optimum(sites, rest, optimum(quadratics(), [int(name[1:]) for name in rest]))
+        assert sites.round("s3") < 300
+        assert sites.model("s3")["x"].shape == (6,)
+        whys = {event["why"] for name in rest for event in sites.events(name, "lost")}
+        assert whys == {"has left"}
+        assert main(["node", str(sites.folder / "s3")]) == 2
+        assert "s3 has left the training after round" in capsys.readouterr().err
+
+
+def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        sites.start()
+        sites.reach(20, "s0")
+        (port,) = free_ports(1)
+        address = f"127.0.0.1:{port}"
+        words = ["admit", str(sites.folder), "new", address, "--listen", address, "--neighbours", "s0,s1,s3"]
+        assert main(words) == 0
+        assert "Nobody has to restart" in capsys.readouterr().out
+        sites.start("new")
+        assert set(sites.wait().values()) == {0}
+        names = [*sites.names, "new"]
+        assert gap(sites, names) < 1e-12
+        assert not any(sites.events(name, "apart") for name in names)
+        old, new = quadratics(), quadratics(M + 1)
+        A, b = torch.cat([old.A, new.A[M:]]), torch.cat([old.b, new.b[M:]])
+        expected = torch.linalg.solve(A.sum(dim=0), (A @ b[..., None]).sum(dim=0))[:, 0]
+        check_optimum(sites, names, expected)
+
+
+def test_losing_a_cut_vertex_leaves_two_groups_that_go_on_and_say_so(tmp_path: Path) -> None:
+    table = {**QUADRATICS, "topology": {"kind": "path", "workers": M}}
+    with trial(tmp_path, table, M, PATIENCE) as sites:
+        sites.start()
+        sites.reach(30, "s2")
+        sites.kill("s2")
+        sites.until(lambda: all(sites.events(name, "apart") for name in ("s0", "s1", "s3", "s4")))
+        answers = [said.table for said in sites.ask() if said.table is not None]
+        assert components(answers) == [["s0", "s1"], ["s3", "s4"]]
+        gone = [link for answer in answers for link in answer["neighbours"] if link["lost"] is not None]
+        assert [link["waiting"] for link in gone] == ["", ""]  # nobody waits for it any more
+        found = invariant([answer for answer in answers if answer["site"] in ("s0", "s1")])
+        assert found is not None
+        assert found.norm < 1e-12 * max(found.of, 1)
+        rest = ["s0", "s1", "s3", "s4"]
+        assert set(sites.wait(*rest).values()) == {0}
+        for pair in (["s0", "s1"], ["s3", "s4"]):
+            assert gap(sites, pair) < 1e-12
+            check_optimum(sites, pair, optimum(quadratics(), [int(name[1:]) for name in pair]))
+        (event,) = sites.events("s0", "apart")[-1:]
+        assert event["sites"] == "site 2, site 3, site 4"
+
+
+@pytest.mark.parametrize("spec", [{"kind": "net-fleet", "K": 2, "compress": "top-k"}])
+def test_patience_is_refused_where_a_loss_could_not_be_taken_back(tmp_path: Path, spec: dict[str, Any]) -> None:
+    table = {**QUADRATICS, "algorithms": [spec]}
+    with pytest.raises(Exception, match="patience = 0"), trial(tmp_path, table, M, PATIENCE):
+        pass
+
+
+def test_the_graph_of_these_tests_survives_any_two_losses() -> None:
+    assert nx.node_connectivity(build_topology(EIGHT).graph) >= 3
+
+
+def half_a_return(sites: Trial, accident: Any) -> None:
+    """s3 agrees with its neighbours on coming back, and dies before it can."""
+    sites.start()
+    sites.reach(20, *sites.names)
+    sites.kill("s3")
+    sites.start("s3", options=("--rejoin",), before=accident)
+    assert sites.wait("s3") == {"s3": -9}
+    assert all((sites.folder / name / "links.json").exists() for name in ("s2", "s4"))
+
+
+def test_a_state_from_before_a_return_is_fenced(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        half_a_return(sites, die_before_the_links)
+        sites.start("s3")  # from its old disk, which knows nothing of the new links
+        assert sites.wait("s3") == {"s3": 2}
+        assert {event["why"] for event in sites.events("s3", "lost")} == {"has dropped this site"}
+        sites.start("s3", options=("--rejoin",))
+        assert set(sites.wait().values()) == {0}
+        assert gap(sites, sites.names) < 1e-12
+        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
+
+
+def test_half_a_return_goes_on_from_the_old_state_without_its_old_links(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        half_a_return(sites, die_before_the_checkpoint)
+        sites.start("s3")
+        assert set(sites.wait().values()) == {0}
+        assert gap(sites, sites.names) < 1e-12
+        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
+
+
+def test_a_site_comes_back_while_another_is_gone(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M, PATIENCE) as sites:
+        sites.start()
+        sites.reach(20, *sites.names)
+        sites.kill("s3")
+        sites.kill("s4")
+        sites.until(lambda: all(sites.events(name, "lost") for name in ("s0", "s2")))
+        sites.start("s3", options=("--rejoin",))
+        rest = ["s0", "s1", "s2", "s3"]
+        assert set(sites.wait(*rest).values()) == {0}
+        (event,) = sites.events("s3", "joined")
+        assert event["without"].startswith("s4 ")
+        assert gap(sites, rest) < 1e-12
+        check_optimum(sites, rest, optimum(quadratics(), [0, 1, 2, 3]))
+
+
+def test_who_hears_that_a_site_has_left_does_not_forget_it(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        sites.start(before=None)
+        sites.reach(10, *sites.names)
+        assert sites.stop("s2") == 0
+        sites.start("s2", before=die_when_someone_has_left)
+        assert main(["node", "leave", str(sites.folder / "s3")]) == 0
+        sites.wait("s2")
+        assert sites.running["s2"].exitcode == -9
+        sites.start("s2")
+        assert set(sites.wait().values()) == {0}
+        rest = [name for name in sites.names if name != "s3"]
+        assert gap(sites, rest) < 1e-12
+
+
+def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites, socket.create_server(address(sites, "s0")):
+        sites.start("s0")
+        assert sites.wait("s0") == {"s0": 2}
+        assert "cannot listen on" in sites.tail("s0")
+
+
+def address(sites: Trial, name: str) -> tuple[str, int]:
+    host, port = next(site.listen for site in sites.plan.sites if site.name == name).rsplit(":", 1)
+    return host, int(port)
+
+
+def test_a_new_site_may_not_have_anothers_name_as_its_host(tmp_path: Path, capsys: Any) -> None:
+    with trial(tmp_path, QUADRATICS, M) as sites:
+        assert main(["admit", str(sites.folder), "new", "s1:7777", "--neighbours", "s0"]) == 2
+    assert "is the name of another site" in capsys.readouterr().err

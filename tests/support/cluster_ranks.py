@@ -1,0 +1,140 @@
+"""What each process of tests/engines/test_distributed.py runs: every method on 1, 2, 3 and 4 ranks of one job."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import torch
+import torch.distributed as dist
+
+from netfleet import Algorithm, ConfigError, Problem, make_topology
+from netfleet.algorithms.build import make_algorithm
+from netfleet.engines.distributed import Ranks, joined, run_distributed
+from netfleet.optim import Decentralized
+from netfleet.problems.synthetic import Quadratics
+from netfleet.runs.build import network_for
+from netfleet.topology.faults import Faults
+from support.problems import Memory, digits_problem, methods
+
+ROUNDS = 4
+KINDS = ("erdos-renyi", "one-peer-exponential", "random-matching")
+
+
+def cases() -> dict[str, tuple[Problem, Algorithm, Any]]:
+    """What is compared, by name: problem, method and network."""
+    noisy = Quadratics(6, d=4, sigma=0.5, seed=2, dtype=torch.float64)
+    digits = {model: digits_problem(6, model) for model in ("mlp", "cnn")}
+    found: dict[str, tuple[Problem, Algorithm, Any]] = {}
+    for param in methods():
+        (method,) = param.values
+        for kind in KINDS if param.id in ("net-fleet", "gt-sgd") else KINDS[:1]:
+            topology = make_topology(kind, workers=6, seed=3)
+            found[f"{param.id}, {kind}"] = noisy, method, network_for(method, topology, 0)
+        found[f"{param.id}, digits"] = digits["mlp"], method, network_for(method, make_topology("ring", workers=6), 0)
+    graph = make_topology("erdos-renyi", workers=6, seed=3)
+    net_fleet = make_algorithm({"kind": "net-fleet", "K": 3, "eta": 0.05})
+    packed = make_algorithm({"kind": "net-fleet", "K": 3, "eta": 0.05, "compress": {"kind": "quantize", "bits": 8}})
+    partial = make_algorithm({"kind": "scaffold", "K": 3, "eta": 0.05, "participation": 0.5})
+    found["compressed"] = noisy, packed, network_for(packed, graph, 0)
+    found["partial"] = noisy, partial, network_for(partial, graph, 0)
+    found["lossy"] = noisy, net_fleet, network_for(net_fleet, graph, 0, Faults(loss=0.3, absent=0.2))
+    found["cnn, digits"] = digits["cnn"], net_fleet, network_for(net_fleet, graph, 0)
+    return found
+
+
+def optimizers() -> dict[str, tuple[Problem, Algorithm, Any]]:
+    """Methods as optimizers of a training loop, a worker on each rank."""
+    noisy = Quadratics(4, d=4, sigma=0.5, seed=2, dtype=torch.float64)
+    made = {param.id: param.values[0] for param in methods() if param.id not in ("svrg", "spider")}
+    made["compressed"] = make_algorithm({"kind": "net-fleet", "K": 3, "eta": 0.05, "compress": {"kind": "quantize"}})
+    topology = make_topology("ring", workers=4)
+    return {name: (noisy, method, network_for(method, topology, 0)) for name, method in made.items()}
+
+
+def own_loop(problem: Problem, method: Algorithm) -> list[torch.Tensor]:
+    """This rank's models after each round of a plain loop; halfway all is saved and loaded into new objects."""
+    f = problem.at([dist.get_rank()])
+
+    def build(values: torch.Tensor, saved: Any = None) -> tuple[torch.nn.Parameter, Decentralized]:
+        """As programs do: the model with its parameters, its optimizer, the optimizer's state."""
+        x = torch.nn.Parameter(values)
+        optimizer = Decentralized([x], method, topology="ring", seed=problem.seed)
+        if saved is not None:
+            optimizer.load_state_dict(saved)
+        return x, optimizer
+
+    x, optimizer = build(torch.full((f.d,), float(dist.get_rank()), dtype=f.dtype))  # rank 0's, zeros, is everyone's
+
+    def closure(sample: Any) -> torch.Tensor:
+        optimizer.zero_grad()
+        x.grad = f.grad(x.detach()[None], f.sample(sample.t, sample.k))[0]
+        return (x.detach() ** 2).sum()
+
+    models = []
+    for t in range(ROUNDS):
+        optimizer.step(closure)
+        models.append(x.detach().clone())
+        if t == 1:
+            x, optimizer = build(x.detach().clone(), optimizer.state_dict())
+    return models
+
+
+def statistics(kind: str) -> tuple[float, float]:
+    """This rank's running mean after some rounds in which it only saw inputs around ten times its rank; and x̄'s."""
+    norm = torch.nn.BatchNorm1d(1).double()
+    inputs = torch.tensor([[-1.0], [1.0]], dtype=torch.float64) + 10 * dist.get_rank()
+    local = {} if kind == "dsgd" else {"K": 1}
+    optimizer = Decentralized(
+        norm.parameters(), {"kind": kind, "eta": 0.01, **local}, topology="complete", buffers=norm.buffers()
+    )
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = norm(inputs).square().sum()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(30):
+        optimizer.step(closure)
+    with optimizer.averaged():
+        mean = float(norm.running_mean)
+    return float(norm.running_mean), mean
+
+
+def disagreements() -> dict[str, str]:
+    """What an optimizer says when ranks were given different things."""
+    rank, said = dist.get_rank(), {}
+    for name, size, lr, edges in (("size", 2 + rank, 0.1, 0), ("method", 2, 0.1 + rank, 0), ("graph", 2, 0.1, rank)):
+        graph = nx.complete_graph(4) if edges else nx.cycle_graph(4)
+        try:
+            Decentralized([torch.nn.Parameter(torch.zeros(size))], {"kind": "dsgd", "eta": lr}, topology=graph)
+        except ConfigError as error:
+            said[name] = str(error)
+    return said
+
+
+def main(out: Path) -> None:
+    with joined():
+        found = {kind: statistics(kind) for kind in ("dsgd", "net-fleet", "ld-sgd")}
+        torch.save({"means": found, "said": disagreements()}, out / f"checks-{dist.get_rank()}.pt")
+        models = {name: own_loop(problem, method) for name, (problem, method, _) in optimizers().items()}
+        torch.save(models, out / f"optimizer-{dist.get_rank()}.pt")
+        groups = {n: dist.new_group(list(range(n))) for n in range(1, dist.get_world_size() + 1)}
+        for n, group in groups.items():
+            if dist.get_rank() >= n:
+                continue
+            ranks, results = Ranks(group), {}
+            for name, (problem, method, network) in cases().items():
+                memory = Memory()
+                run_distributed(problem, network, method, ROUNDS, memory, threads=1, ranks=ranks)
+                results[name] = [(s.t, tuple(s.state), s.bytes, s.samples) for s in memory.snapshots]
+            if ranks.keeps:
+                torch.save(results, out / f"{n}.pt")
+        dist.barrier()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
