@@ -2,6 +2,6 @@
 
 import sys
 
-from netfleet.cli.main import main
+from netfleet.cli import main
 
 sys.exit(main())

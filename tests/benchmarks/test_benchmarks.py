@@ -13,7 +13,7 @@ from benchmarks import PARTS, environments, peers, setting
 from benchmarks.distributed import launch
 from benchmarks.measure import Report, Spread, alternating, ratio
 from netfleet import make_topology
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import Pool
 from netfleet.errors import EngineError

@@ -12,7 +12,7 @@ import pytest
 import netfleet
 from netfleet import History, load_experiment, run_experiment
 from netfleet.algorithms import ALGORITHMS
-from netfleet.cli.main import main
+from netfleet.cli import main
 from support.conformance import check_engines_agree, check_lone_runs
 
 ROOT = Path(__file__).parents[2]

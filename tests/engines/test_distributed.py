@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from netfleet import History, load_experiment, run_experiment
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.engines import ENGINES
 from netfleet.runs import checkpoint
 from support.cluster_ranks import ROUNDS, cases, optimizers

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from netfleet import make_topology
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.engines.placement import Placement, place, place_on, quality, quality_on
 from netfleet.topology.server import Server
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from netfleet import History, load_experiment
-from netfleet.cli.main import _parser
+from netfleet.cli import _parser
 from netfleet.runs.build import build_setting
 from netfleet.runs.progress import Quiet
 from netfleet.runs.run import run_one

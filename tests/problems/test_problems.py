@@ -15,19 +15,7 @@ from netfleet.engines import ENGINES
 from netfleet.gradients.replica import flatten
 from netfleet.problems.models import MODELS
 from netfleet.problems.synthetic import Logistic, Quadratics
-from support.problems import Memory, digits_problem, matrix_mix, rollout
-
-
-def batch_norm_net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)
-    )
-
-
-def dropout_net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))
+from support.problems import Memory, batch_norm_net, digits_problem, dropout_net, matrix_mix, rollout
 
 
 def scattered(problem: Any) -> torch.Tensor:

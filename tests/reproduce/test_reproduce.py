@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.runs.config import config_hash
 from netfleet.runs.history import History
@@ -242,7 +242,7 @@ def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path) -> None:
 
 def test_the_time_left_counts_what_is_still_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("netfleet.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("netfleet.runs.progress.time.monotonic", lambda: clock[0])
     work = {"a": Work(10, 1.0, "slow"), "b": Work(10, 3.0, "slow"), "c": Work(10, 1.0, "known"), "d": Work(5, 1.0, "?")}
     display = LiveTotal(Console(file=io.StringIO()), work | {"e": Work(7, 1.0, "free")}, {"known": 0.5, "slow": 100.0})
     display.begin("a", 0, 10)

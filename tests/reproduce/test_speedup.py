@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from netfleet import ConfigError, randomness
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import build_problem
 from netfleet.runs.config import EngineConfig, config_hash

@@ -10,7 +10,7 @@ import pytest
 import tomli_w
 
 from netfleet import ConfigError, DataError, NetfleetError, TopologyError, load_experiment, run_experiment
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.runs.config import experiment, parse_overrides
 from netfleet.runs.run import without_none
 from netfleet.topology.graphs import GRAPHS
@@ -132,7 +132,7 @@ BAD: dict[str, tuple[dict[str, Any], type[NetfleetError], str]] = {
     "half a path": (changed(problem={**DIGITS, "model": ":x"}), ConfigError, "expected 'package.module:factory'"),
     "the meta device": (changed(engine={"device": "meta"}), ConfigError, "device 'meta' cannot be used here"),
     "exact gradients with dropout": (
-        changed(problem={**DIGITS, "model": "test_problems:dropout_net", "batch": 0}),
+        changed(problem={**DIGITS, "model": "support.problems:dropout_net", "batch": 0}),
         ConfigError,
         r"batch = 0 \(exact gradients\) has no meaning",
     ),

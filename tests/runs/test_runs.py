@@ -43,7 +43,7 @@ TABLE: dict[str, Any] = {
     "algorithms": [{"kind": "net-fleet", "K": 3, "eta": 0.1}, {"kind": "ld-sgd", "K": 3, "eta": 0.1}],
     "evaluation": {"every": 3},
 }
-BATCH_NORM = {"kind": "classification", "batch": 8, "model": "test_problems:batch_norm_net"}
+BATCH_NORM = {"kind": "classification", "batch": 8, "model": "support.problems:batch_norm_net"}
 
 
 class StopsAt(Quiet):

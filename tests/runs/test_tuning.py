@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from netfleet import ConfigError, load_experiment, run_experiment
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.report.tuning import draw_tuning, edge_notes, in_words
 from netfleet.runs.build import build_setting
 from netfleet.runs.config import experiment
@@ -202,7 +202,9 @@ def test_halving_does_not_change_what_a_run_records(tmp_path: Path) -> None:
 
 def test_the_setting_of_a_seed_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    monkeypatch.setattr("netfleet.tuning.build_setting", lambda e, seed: made.append(seed) or build_setting(e, seed))
+    monkeypatch.setattr(
+        "netfleet.runs.tuning.build_setting", lambda e, seed: made.append(seed) or build_setting(e, seed)
+    )
     tune(quadratics(seeds=[0, 1, 2], rounds=2), {"eta": [0.01, 0.05]})
     assert sorted(made) == [0, 1, 2]
 

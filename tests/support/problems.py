@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from netfleet import Algorithm, ModuleProblem, Problem, load_dataset, make_partition
 from netfleet.algorithms import ALGORITHMS
@@ -82,3 +83,15 @@ def need_data(*parts: str) -> None:
     root = os.environ.get("NETFLEET_DATA", "")
     if not root or not os.path.exists(os.path.join(root, *parts)):
         pytest.skip(f"needs {'/'.join(parts)} in the folder that NETFLEET_DATA names")
+
+
+def batch_norm_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 10)
+    )
+
+
+def dropout_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 10))

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.fleets import free_ports, write_sites
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.runs import checkpoint
 from netfleet.runs.history import History
 from netfleet.sites.operations.status_client import Said, ask_all, whom

@@ -20,7 +20,7 @@ from rich.console import Console
 from netfleet import ConfigError, EngineConfig, make_topology
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.build import make_algorithm
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.problems.synthetic import NonconvexLogistic, Quadratics
 from netfleet.report import theory as report
 from netfleet.runs.build import build_problem, build_setting, network_for

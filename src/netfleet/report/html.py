@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import platform
 import re
@@ -19,7 +20,6 @@ from PIL import Image
 
 from netfleet.report import plots, table
 from netfleet.report.plots import DPI, QUANTITIES, XName
-from netfleet.runs.config import config_hash
 
 if TYPE_CHECKING:
     from netfleet.runs.history import History
@@ -61,7 +61,7 @@ def write_report(
         quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if plots.has(histories, x)],
         network=_network(topology),
         runs=histories,
-        hash=config_hash([history.hash for history in histories]),
+        hash=hashlib.sha256("".join(history.hash for history in histories).encode()).hexdigest(),
         config_text=config_text,
         versions=_versions(),
     )

@@ -508,7 +508,7 @@ FORBIDDEN = {"pickle", "cPickle", "_pickle", "shelve", "marshal", "dill", "cloud
 
 
 PACKAGE = Path(netfleet.__file__).parent
-SOURCES = [*sorted((PACKAGE / "p2p").glob("*.py")), PACKAGE / "checkpoint.py"]
+SOURCES = [*sorted((PACKAGE / "sites").rglob("*.py")), PACKAGE / "runs" / "checkpoint.py"]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)

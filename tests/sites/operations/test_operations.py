@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.errors import ConfigError
 from netfleet.runs.progress import Live, Quiet
 from netfleet.sites.network.outbox import Outbox

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from cryptography.x509.oid import NameOID
 
 from netfleet import ConfigError
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.sites.planning import certificates as pem
 from netfleet.sites.planning import identity as tls
 from netfleet.sites.planning.identity import Authority

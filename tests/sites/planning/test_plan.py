@@ -19,7 +19,7 @@ import tomli_w
 from rich.console import Console
 
 from netfleet import ConfigError, Experiment, NetfleetError
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.files import write_atomically
 from netfleet.runs.build import build_topology
 from netfleet.runs.config import experiment

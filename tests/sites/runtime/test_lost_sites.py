@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from netfleet import make_topology, simulate
-from netfleet.cli.main import main
+from netfleet.cli import main
 from netfleet.problems.module import ModuleProblem
 from netfleet.runs.build import build_setting, build_topology
 from netfleet.runs.config import experiment
