@@ -21,7 +21,7 @@ def run(quick: bool) -> Report:
     """Processes of this machine over its loopback device."""
     report = Report(
         "distributed",
-        "Ranks of torch.distributed on one machine (Gloo over loopback), one thread each",
+        "ProcessGroup of torch.distributed on one machine (Gloo over loopback), one thread each",
         ("what", "setting", "ranks", "ours", "beside it", "ours ÷ that"),
     )
     _exchanges(report, quick)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from benchmarks.measure import Report, alternating, ratio
 from netfleet.compute.threads import one_intra_op_thread
-from netfleet.gradients.samples import Rows
+from netfleet.gradients.samples import DeviceSamples
 from netfleet.problems.models import MODELS
 
 
@@ -16,7 +16,9 @@ def run(quick: bool) -> Report:
     report = Report("layout", "Images with the channels last in memory, in PyTorch", ("strides", "÷ ours"))
     model = MODELS.build("cnn", inputs=(1, 28, 28), classes=10)
     images, labels = torch.rand(32, 1, 28, 28), torch.randint(0, 10, (32,))
-    ours = Rows(images, labels, torch.float32, torch.device("cpu"), channels_last=True).inputs(torch.arange(32))
+    ours = DeviceSamples(images, labels, torch.float32, torch.device("cpu"), channels_last=True).inputs(
+        torch.arange(32)
+    )
     theirs = images.contiguous(memory_format=torch.channels_last)
 
     def gradient(inputs: torch.Tensor) -> None:

@@ -25,7 +25,7 @@ from netfleet.engines.host import Tag, all_finite
 from netfleet.errors import TransportError
 from netfleet.sites.network.loop_thread import Bridge
 from netfleet.sites.network.outbox import Message, Outbox
-from netfleet.sites.network.transport import Client, Contact, Server, Wanted, serve
+from netfleet.sites.network.transport import Client, Contact, SiteServer, Wanted, serve
 from netfleet.sites.network.wire import Expected, Frame, Kind
 from netfleet.sites.planning.folders import Site, load_site
 from netfleet.sites.planning.identity import Identity, load_identity
@@ -90,7 +90,7 @@ def send(folder: Path, d: int) -> None:
     view, outbox, bridge = data.numpy().data.cast("B"), Outbox(), Bridge()
 
     async def start() -> tuple[Any, Any, int]:
-        ours = await serve(site, identity, Server(site, outbox, OpenDesk(site), _complain))
+        ours = await serve(site, identity, SiteServer(site, outbox, OpenDesk(site), _complain))
         bare = grpc.aio.server()
         bare.add_generic_rpc_handlers((Bare(view),))
         pair = [(identity.key, identity.certificate)]

@@ -22,7 +22,7 @@ from benchmarks import setting
 from benchmarks.measure import Timed, alternating
 from netfleet.algorithms import ALGORITHMS
 from netfleet.compute.threads import one_intra_op_thread
-from netfleet.engines.distributed import Ranks, Wire, host_on, joined
+from netfleet.engines.distributed import ProcessGroup, Wire, host_on, joined
 from netfleet.engines.host import Tag
 from netfleet.files import write_atomically
 from netfleet.optim import Decentralized
@@ -39,7 +39,7 @@ def exchange(kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, A
     """Bytes on the wire in an exchange, and its time beside that of bare isend and irecv."""
     method = ALGORITHMS.build({"kind": "net-fleet", "eta": setting.ETA})
     network = network_for(method, make_topology(kind, workers=m), 0)
-    host, wire = host_on(Ranks(), Quadratics(m, d=1), network, 1)
+    host, wire = host_on(ProcessGroup(), Quadratics(m, d=1), network, 1)
     own, mix = torch.randn(len(host.problem.workers), d), host.mixer(0)
     need = host._part(0).need
     stack = torch.ones(len(need), VECTORS * FLOAT * d, dtype=torch.uint8)  # zeros would all be one page of memory
@@ -50,7 +50,7 @@ def exchange(kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, A
     before = _loopback()
     _together(runs[2], calls)()
     seen = _loopback() - before
-    sent = int(host.census.total(torch.tensor([[wire.sent]]))[0])
+    sent = int(host.collective.total(torch.tensor([[wire.sent]]))[0])
     linked = network.W(0).toarray() != 0
     foreign = [np.any(linked[list(group)], axis=0) for group in wire.placement.workers]
     rows = sum(int(hears.sum() - len(group)) for hears, group in zip(foreign, wire.placement.workers, strict=True))
@@ -103,7 +103,7 @@ def rounds(model: str, steps: int, repeats: int) -> dict[str, Any]:
     """A round of the paper's setting; every rank computes on one thread."""
     method = ALGORITHMS.build({"kind": "net-fleet", "eta": setting.ETA, "K": steps})
     network = network_for(method, setting.network(), 0)
-    host, _ = host_on(Ranks(), setting.problem(model, threads=1), network, 1)
+    host, _ = host_on(ProcessGroup(), setting.problem(model, threads=1), network, 1)
     go = setting.rounds_on(host, method)
     return {"seconds": alternating([_together(go, 1)], repeats)}
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from netfleet.report.plots import ACCURACY, LOSS, QUANTITIES, draw_panels, has
-from netfleet.report.plots import Panel as Axes
+from netfleet.report.plots import Subplot as Axes
 from reproduce.claims import smoothed
 from reproduce.panels import Panel
 from reproduce.runs import histories

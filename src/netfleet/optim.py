@@ -35,8 +35,8 @@ from torch import Tensor
 from netfleet.algorithms import ALGORITHMS, Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.algorithms.compression import Compressed
-from netfleet.engines.distributed import Ranks, Wire
-from netfleet.engines.host import Block
+from netfleet.engines.distributed import ProcessGroup, Wire
+from netfleet.engines.host import PartialHost
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.placement import Placement
 from netfleet.errors import ConfigError
@@ -66,7 +66,7 @@ class Decentralized(torch.optim.Optimizer):
         self._complete = False
         super().__init__(params, {"lr": self._method.step_size(0), "weight_decay": weight_decay})
         self._complete = True
-        ranks = Ranks(group)
+        ranks = ProcessGroup(group)
         graph = topology if isinstance(topology, Topology) else make_topology(topology, workers=ranks.size, seed=seed)
         if graph.m != ranks.size:
             raise ConfigError(
@@ -75,7 +75,7 @@ class Decentralized(torch.optim.Optimizer):
         self._local = _Local(self._parameters(), list(buffers), ranks, seed)
         network = network_for(self._method, graph, seed)
         wire = Wire(ranks, network, Placement(tuple((rank,) for rank in range(ranks.size))))
-        self._host = Block(self._local, network, wire, ranks)
+        self._host = PartialHost(self._local, network, wire, ranks)
         self._ranks, self._last_loss = ranks, None
         _check_agreement(ranks, self._local, self._method, graph)
 
@@ -164,8 +164,8 @@ def _with_rate(method: Algorithm, rate: float) -> Algorithm:
     return method if method.step_size(0) == rate else replace(method, eta=lambda t: rate)
 
 
-def _check_agreement(ranks: Ranks, local: _Local, method: Algorithm, graph: Topology) -> None:
-    """Ranks that average different things would hang or fail far from the cause."""
+def _check_agreement(ranks: ProcessGroup, local: _Local, method: Algorithm, graph: Topology) -> None:
+    """ProcessGroup that average different things would hang or fail far from the cause."""
     parts = {
         "number of parameters": str((local.d, local.dtype)),
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),
@@ -173,7 +173,7 @@ def _check_agreement(ranks: Ranks, local: _Local, method: Algorithm, graph: Topo
     }
     for what, text in parts.items():
         code = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-        if len(set(ranks.every(torch.tensor([code]), [ranks.rank]).tolist())) > 1:
+        if len(set(ranks.gather(torch.tensor([code]), [ranks.rank]).tolist())) > 1:
             raise ConfigError(
                 f"the ranks do not have the same {what} (rank {ranks.rank}: {text[:200]}); build the same model, "
                 f"method and graph on all of them, a random graph with one seed"
@@ -189,7 +189,7 @@ def _takes_a_name(closure: Callable[..., Any]) -> bool:
 class _Local(Problem):
     """The objective of this rank as an algorithm sees it: gradients are what the closure leaves in `.grad`."""
 
-    def __init__(self, parameters: list[Tensor], buffers: list[Tensor], ranks: Ranks, seed: int) -> None:
+    def __init__(self, parameters: list[Tensor], buffers: list[Tensor], ranks: ProcessGroup, seed: int) -> None:
         kinds = {(p.dtype, p.device) for p in parameters}
         if len(kinds) != 1:
             raise ConfigError(f"all parameters must have one type and device, got {sorted(map(str, kinds))}")

@@ -15,7 +15,7 @@ from netfleet.engines import ENGINES
 from netfleet.problems.synthetic import Logistic
 from netfleet.randomness import generator
 from netfleet.runs.build import network_for
-from netfleet.topology.server import Server
+from netfleet.topology.server import CentralServer
 from support import transcripts
 from support.fixed_points import EXACT, assert_same_models, build, fixed_point
 from support.problems import Memory, digits_problem, matrix_mix, rollout
@@ -52,7 +52,7 @@ def test_fedavg_is_its_papers(request: Any, problem: str) -> None:
 @pytest.mark.parametrize("participation", [1.0, 0.5, 0.2])
 def test_generalized_fedavg_is_its_papers(noisy: Problem, participation: float) -> None:
     method = build("generalized-fedavg", K=3, eta=0.1, eta_g=1.3, participation=participation)
-    chosen = Server(6, participation, seed=4).chosen
+    chosen = CentralServer(6, participation, seed=4).chosen
     start, G = noisy.start().repeat(6, 1).numpy(), transcripts.gradient_of(noisy)
     assert_models(run(method, noisy, 6, seed=4), islice(transcripts.fedavg(G, start, 0.1, 3, chosen, 1.3), 6))
 
@@ -63,7 +63,7 @@ def test_generalized_fedavg_is_its_papers(noisy: Problem, participation: float) 
 def test_scaffold_is_its_papers(request: Any, problem: str, option: str, participation: float) -> None:
     f = request.getfixturevalue(problem)
     method = build("scaffold", K=3, eta=0.1, eta_g=0.8, option=option, participation=participation)
-    chosen = Server(6, participation, seed=4).chosen
+    chosen = CentralServer(6, participation, seed=4).chosen
     start, G = f.start().repeat(6, 1).numpy(), transcripts.gradient_of(f)
     assert_models(run(method, f, 6, seed=4), islice(transcripts.scaffold(G, start, 0.1, 3, chosen, 0.8, option), 6))
 
@@ -208,7 +208,7 @@ def test_the_simulator_equals_the_peers_over_a_server(noisy: Problem, kind: str,
 
 def test_who_sits_out_costs_nothing_and_keeps_what_it_has(noisy: Problem) -> None:
     method = build("scaffold", K=3, eta=0.1, participation=0.34)
-    network = Server(6, 0.34, seed=0)
+    network = CentralServer(6, 0.34, seed=0)
     snapshots = run(method, noisy, 20)
     seen = set()
     for t in range(20):
@@ -234,7 +234,7 @@ def test_partial_participation_trains_a_network_with_running_statistics() -> Non
         torch.manual_seed(0)
         problem = digits_problem(4, Net(), batch_norm="local", dtype=torch.float64)
     method = build("fedavg", K=2, eta=0.1, participation=0.5)
-    network = Server(4, 0.5, seed=0)
+    network = CentralServer(4, 0.5, seed=0)
     ours, theirs = run(method, problem, 3), run(method, problem, 3, "peers")
     assert (ours[-1].buffers - theirs[-1].buffers).abs().max() < EXACT
     for t in range(3):

@@ -15,7 +15,7 @@ from benchmarks.measure import Report, Spread, alternating, ratio
 from netfleet import make_topology
 from netfleet.cli import main
 from netfleet.compute.arena import Arena
-from netfleet.compute.threads import Pool
+from netfleet.compute.threads import ThreadPool
 from netfleet.errors import EngineError
 from netfleet.problems import Quadratics
 from support.problems import digits_problem
@@ -55,13 +55,13 @@ def test_a_pool_does_every_task_once(threads: int, count: int) -> None:
         slots.add(slot)
         done.append(i)
 
-    Pool(threads).each(task, count)
+    ThreadPool(threads).each(task, count)
     assert sorted(done) == list(range(count))
     assert slots <= set(range(threads))
 
 
 def test_an_error_in_any_thread_is_raised_and_the_pool_goes_on() -> None:
-    pool = Pool(3)
+    pool = ThreadPool(3)
 
     def task(slot: int, i: int) -> None:
         if i == 7:

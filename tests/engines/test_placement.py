@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from netfleet import make_topology
 from netfleet.cli import main
 from netfleet.engines.placement import Placement, place, place_on, quality, quality_on
-from netfleet.topology.server import Server
+from netfleet.topology.server import CentralServer
 
 KINDS = ("ring", "path", "star", "complete", "grid", "erdos-renyi", "one-peer-exponential")
 
@@ -72,5 +72,5 @@ def test_a_graph_that_changes_is_placed_by_all_its_rounds() -> None:
 
 
 def test_where_everyone_needs_everyone_or_nobody_the_order_is_kept() -> None:
-    for network in (Server(10), make_topology("complete", workers=10)):
+    for network in (CentralServer(10), make_topology("complete", workers=10)):
         assert place_on(network, 3).workers == ((0, 1, 2, 3), (4, 5, 6), (7, 8, 9))

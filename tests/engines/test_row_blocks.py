@@ -8,13 +8,13 @@ import torch
 from netfleet import make_topology
 from netfleet.compute.products import Product, as_sparse
 from netfleet.engines.host import part_of
-from netfleet.engines.rows import Rows
+from netfleet.engines.row_blocks import RowBlocks
 
 
 @pytest.mark.parametrize("places", [[], [0], [2, 3, 4], [0, 2, 3, 7], [1, 3, 5]])
 def test_rows_are_taken_and_put_as_by_indices(places: list[int]) -> None:
     stack = torch.arange(48, dtype=torch.uint8).view(8, 6)
-    rows = Rows(places)
+    rows = RowBlocks(places)
     assert rows.count == len(places)
     taken = rows.take(stack)
     assert torch.equal(taken, stack[places])
@@ -26,10 +26,10 @@ def test_rows_are_taken_and_put_as_by_indices(places: list[int]) -> None:
 
 def test_only_rows_that_lie_together_are_one_piece() -> None:
     stack = torch.zeros(4, 2)
-    Rows([1, 2]).piece(stack).fill_(1)
+    RowBlocks([1, 2]).piece(stack).fill_(1)
     assert stack[:, 0].tolist() == [0, 1, 1, 0]
     with pytest.raises(ValueError, match="unpack"):
-        Rows([0, 2]).piece(stack)
+        RowBlocks([0, 2]).piece(stack)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 from netfleet.algorithms.net_fleet import NetFleet
-from netfleet.engines.collective import Whole
+from netfleet.engines.collective import SingleHost
 from netfleet.engines.loop import Snapshot
 from netfleet.errors import CheckpointError
 from netfleet.runs import checkpoint
@@ -19,18 +19,18 @@ from netfleet.runs import checkpoint
 CPU = torch.device("cpu")
 
 
-class Part(Whole):
-    """The census of a host with some of the workers, whose others have said this."""
+class Part(SingleHost):
+    """The collective of a host with some of the workers, whose others have said this."""
 
     def __init__(self, hosts: list[int], keeps: bool) -> None:
-        self.hosts, self.keeps = hosts, keeps
+        self.hosts, self.keeps_record = hosts, keeps
 
-    def every(self, rows: torch.Tensor, workers: Any) -> torch.Tensor:
+    def gather(self, rows: torch.Tensor, workers: Any) -> torch.Tensor:
         return torch.tensor(list(enumerate(self.hosts)))
 
 
-def host(*workers: int, census: Whole | None = None) -> Any:
-    return SimpleNamespace(problem=SimpleNamespace(workers=workers), census=census or Whole())
+def host(*workers: int, collective: SingleHost | None = None) -> Any:
+    return SimpleNamespace(problem=SimpleNamespace(workers=workers), collective=collective or SingleHost())
 
 
 def snapshot(x: torch.Tensor, t: int = 7, **more: Any) -> Snapshot:
@@ -58,8 +58,8 @@ def test_the_library_reads_what_is_written(tmp_path: Path, dtype: torch.dtype) -
 def two_hosts(folder: Path, x: torch.Tensor, t: int) -> None:
     """Workers 0, 2, 4 on one host and 1, 3 on the other; the one that keeps the record is the last to be done."""
     for rows, keeps in (([1, 3], False), ([0, 2, 4], True)):
-        census = Part([0, 1, 0, 1, 0], keeps)
-        checkpoint.save(folder, snapshot(x[rows], t, buffers=x[rows, :1]), host(*rows, census=census), "abc")
+        collective = Part([0, 1, 0, 1, 0], keeps)
+        checkpoint.save(folder, snapshot(x[rows], t, buffers=x[rows, :1]), host(*rows, collective=collective), "abc")
 
 
 @pytest.mark.parametrize("workers", [None, [0, 1, 2, 3, 4], [1, 2], [4], [0, 2, 4], [1, 3]])
@@ -76,7 +76,7 @@ def test_any_hosts_go_on_from_what_others_wrote(tmp_path: Path, workers: list[in
 def test_a_crash_between_the_files_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     old, new = torch.randn(2, 5, 3)
     two_hosts(tmp_path, old, 7)
-    checkpoint.save(tmp_path, snapshot(new[[1, 3]], 8), host(1, 3, census=Part([0, 1, 0, 1, 0], False)), "abc")
+    checkpoint.save(tmp_path, snapshot(new[[1, 3]], 8), host(1, 3, collective=Part([0, 1, 0, 1, 0], False)), "abc")
     found = checkpoint.load(tmp_path, "abc", NetFleet.State, CPU)
     assert found.t == 7
     assert torch.equal(found.state.x, old)

@@ -28,7 +28,7 @@ class Memory:
 
     def take(self, snapshot: Snapshot, host: Host) -> None:
         whole = together(snapshot, host)
-        if host.census.keeps:
+        if host.collective.keeps_record:
             self.host = host
             self.snapshots.append(whole)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from netfleet import ConfigError, EngineConfig, make_topology, run_experiment, simulate
 from netfleet.algorithms.build import make_algorithm, resolve_algorithm
 from netfleet.engines import ENGINES
-from netfleet.engines.delayed import Remembering
+from netfleet.engines.delayed import DelayedMixing
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs import checkpoint
 from netfleet.runs.build import build_setting, network_for
@@ -149,7 +149,7 @@ def late_by_hand(network: Unreliable, history: list[np.ndarray], t: int) -> np.n
 @pytest.mark.parametrize("rule", ["drop", "fold", "ignore"])
 def test_late_messages_link_by_link(rule: Any) -> None:
     network = Unreliable(ring(), Faults(delay=2, loss=0.2, rule=rule), 5)
-    rng, carrier = np.random.default_rng(0), Remembering(network)
+    rng, carrier = np.random.default_rng(0), DelayedMixing(network)
     history = [rng.standard_normal((8, 3)) for _ in range(6)]
     delays = set()
     for t in range(6):
@@ -166,12 +166,12 @@ def test_before_anything_can_be_late_the_carrier_is_the_matrix() -> None:
     for rule in ("drop", "fold", "ignore"):
         network = Unreliable(ring(), Faults(loss=0.4, delay=1, rule=rule), 5)  # type: ignore[arg-type]
         W = torch.from_numpy(network.W(0).toarray())
-        assert (Remembering(network).carry(0, "0", v) - W @ v).abs().max() < 1e-14
+        assert (DelayedMixing(network).carry(0, "0", v) - W @ v).abs().max() < 1e-14
 
 
 def test_counters_make_up_for_every_lost_message() -> None:
     network = Unreliable(ring(), Faults(loss=0.5, rule="counters"), 2)
-    rng, carrier = np.random.default_rng(0), Remembering(network)
+    rng, carrier = np.random.default_rng(0), DelayedMixing(network)
     sent, taken = np.zeros((8, 3)), np.zeros((8, 3))
     for t in range(40):
         v = rng.standard_normal((8, 3))
@@ -278,7 +278,7 @@ def test_a_bad_network_is_refused(network: dict[str, Any], words: str) -> None:
 
 def test_with_counters_an_absence_is_not_made_up_for() -> None:
     network = Unreliable(ring(), Faults(absent=0.4, rule="counters"), 2)
-    rng, carrier = np.random.default_rng(0), Remembering(network)
+    rng, carrier = np.random.default_rng(0), DelayedMixing(network)
     for t in range(20):
         v = torch.from_numpy(rng.standard_normal((8, 3)))
         # nothing is lost here: the exchange is that of the links between those who are there

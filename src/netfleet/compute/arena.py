@@ -42,7 +42,7 @@ class Arena:
 
 
 def _fresh(size: int) -> mmap.mmap:
-    """Whole pages, large ones where the system has them: rows of a data set lie far apart."""
+    """SingleHost pages, large ones where the system has them: rows of a data set lie far apart."""
     length = math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(-1, length)

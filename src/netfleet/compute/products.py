@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from netfleet.compute.arena import Arena
-from netfleet.compute.threads import Pool
+from netfleet.compute.threads import ThreadPool
 
 
 def _width(d: int) -> int:
@@ -22,7 +22,7 @@ class Product:
     """Multiplies on some threads, into memory that is used again."""
 
     def __init__(self, threads: int) -> None:
-        self._pool, self._arena = Pool(threads), Arena()
+        self._pool, self._arena = ThreadPool(threads), Arena()
 
     def __call__(self, W: Tensor, x: Tensor, rows: int) -> Tensor:
         """W x as `[rows, d]`; a W of one row gives the same to all of them."""

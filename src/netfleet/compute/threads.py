@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 
-class Pool:
+class ThreadPool:
     """Some threads, each with a slot number, that share out numbered tasks; the caller is the first of them."""
 
     def __init__(self, threads: int) -> None:

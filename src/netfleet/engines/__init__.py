@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from netfleet.engines.collective import Census, Whole
+from netfleet.engines.collective import Collective, SingleHost
 from netfleet.engines.loop import Snapshot, Start
 from netfleet.engines.simulator import run_simulator
-from netfleet.engines.threads import run_peers
+from netfleet.engines.threads import run_threads
 
 Engine = Callable[..., Snapshot]
 
@@ -21,16 +21,16 @@ def _run_distributed(*arguments: Any, **options: Any) -> Snapshot:
     return run_distributed(*arguments, **options)
 
 
-ENGINES: dict[str, Engine] = {"simulator": run_simulator, "peers": run_peers, "distributed": _run_distributed}
+ENGINES: dict[str, Engine] = {"simulator": run_simulator, "peers": run_threads, "distributed": _run_distributed}
 
 
-def census_of(kind: str) -> Census:
+def collective_of(kind: str) -> Collective:
     """What the processes of an engine find out together; the other engines are one process."""
     if kind != "distributed":
-        return Whole()
-    from netfleet.engines.distributed import Ranks
+        return SingleHost()
+    from netfleet.engines.distributed import ProcessGroup
 
-    return Ranks()
+    return ProcessGroup()
 
 
 def processes(kind: str, device: str, backend: str) -> AbstractContextManager[None]:
@@ -42,4 +42,4 @@ def processes(kind: str, device: str, backend: str) -> AbstractContextManager[No
     return joined(device, backend)
 
 
-__all__ = ["ENGINES", "Engine", "Snapshot", "Start", "census_of", "processes"]
+__all__ = ["ENGINES", "Engine", "Snapshot", "Start", "collective_of", "processes"]

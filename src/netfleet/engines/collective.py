@@ -12,11 +12,11 @@ from typing import Any, Protocol
 from torch import Tensor
 
 
-class Census(Protocol):
+class Collective(Protocol):
     """What hosts find out together."""
 
     @property
-    def keeps(self) -> bool:
+    def keeps_record(self) -> bool:
         """Whether this host keeps the record; one of them does."""
 
     def count(self, m: int) -> int:
@@ -25,17 +25,17 @@ class Census(Protocol):
     def total(self, rows: Tensor) -> Tensor:
         """Σ over the rows `[rows, …]` of all hosts."""
 
-    def every(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
+    def gather(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
         """The rows of all workers in their order, `[m, …]`; `workers` says whose the given ones are."""
 
     def first(self, act: Callable[[], Any]) -> Any:
         """Let the host that keeps the record act before the others; its result (as JSON) or error is everyone's."""
 
 
-class Whole:
-    """The census of a host that has all workers, in their order."""
+class SingleHost:
+    """The collective of a host that has all workers, in their order."""
 
-    keeps = True
+    keeps_record = True
 
     def count(self, m: int) -> int:
         return m
@@ -43,15 +43,15 @@ class Whole:
     def total(self, rows: Tensor) -> Tensor:
         return rows.sum(dim=0)
 
-    def every(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
+    def gather(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
         return rows
 
     def first(self, act: Callable[[], Any]) -> Any:
         return act()
 
 
-class Alone(Whole):
-    """The census of a site that knows of its own worker only."""
+class SingleSite(SingleHost):
+    """The collective of a site that knows of its own worker only."""
 
     def count(self, m: int) -> int:
         return 1

@@ -8,7 +8,7 @@ from torch import Tensor
 from netfleet.topology.faults import Links, Unreliable
 
 
-class Remembering:
+class DelayedMixing:
     """What a network with a memory does to the vectors of all workers, `[m, d]`; its memory is kept by name."""
 
     def __init__(self, network: Unreliable) -> None:

@@ -21,10 +21,10 @@ from torch import Tensor
 from netfleet import errors
 from netfleet.algorithms import Algorithm
 from netfleet.compute.threads import available_threads, one_intra_op_thread
-from netfleet.engines.host import Block, Content, Tag, needed, refuse_memory
+from netfleet.engines.host import Content, PartialHost, Tag, needed, refuse_memory
 from netfleet.engines.loop import Recorder, Snapshot, Start, train
 from netfleet.engines.placement import Placement, place_on
-from netfleet.engines.rows import Rows
+from netfleet.engines.row_blocks import RowBlocks
 from netfleet.errors import ConfigError, EngineError, NetfleetError, TransportError
 from netfleet.problems.base import Problem
 from netfleet.topology.network import Network
@@ -110,8 +110,8 @@ def _reaching(whom: str) -> Iterator[None]:
         ) from None
 
 
-class Ranks:
-    """The census of a process group, and the way from rank to rank."""
+class ProcessGroup:
+    """The collective of a process group, and the way from rank to rank."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         if not dist.is_initialized():
@@ -121,7 +121,7 @@ class Ranks:
             )
         self.group: Any = group or dist.group.WORLD
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        self.keeps = self.rank == 0
+        self.keeps_record = self.rank == 0
 
     def count(self, m: int) -> int:
         return m
@@ -132,7 +132,7 @@ class Ranks:
             dist.all_reduce(total, group=self.group)
         return total
 
-    def every(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
+    def gather(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
         most = torch.tensor(len(rows))
         with _reaching("the other ranks"):
             dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self.group)
@@ -151,7 +151,7 @@ class Ranks:
         return parts
 
     def first(self, act: Callable[[], Any]) -> Any:
-        if not self.keeps:
+        if not self.keeps_record:
             return _heard(self._tell(None))
         try:
             said = {"result": act()}
@@ -164,12 +164,12 @@ class Ranks:
 
     def _tell(self, said: Any) -> Any:
         """What rank 0 says, to all."""
-        text = torch.tensor(list(json.dumps(said).encode()) if self.keeps else [0], dtype=torch.uint8)
+        text = torch.tensor(list(json.dumps(said).encode()) if self.keeps_record else [0], dtype=torch.uint8)
         size = torch.tensor(len(text))
         root = self.peer(0)
         with _reaching("rank 0"):
             dist.broadcast(size, root, group=self.group)
-            text = text if self.keeps else torch.empty(int(size), dtype=torch.uint8)
+            text = text if self.keeps_record else torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(text, root, group=self.group)
         return json.loads(bytes(text.tolist()))
 
@@ -198,14 +198,14 @@ class Route(NamedTuple):
     """What goes between this rank and another in an exchange."""
 
     peer: int  # its global number
-    sends: Rows
-    receives: Rows  # lie together
+    sends: RowBlocks
+    receives: RowBlocks  # lie together
 
 
 class Wire:
     """One rank's `exchange`."""
 
-    def __init__(self, ranks: Ranks, network: Network, placement: Placement) -> None:
+    def __init__(self, ranks: ProcessGroup, network: Network, placement: Placement) -> None:
         self.ranks, self.network, self.placement = ranks, network, placement
         self.mine = set(placement.workers[ranks.rank])
         self.sent = 0  # bytes that left this rank
@@ -249,8 +249,8 @@ class Wire:
             self._static = [
                 Route(
                     self.ranks.peer(rank),
-                    Rows([place[j] for j in needed(W, theirs) if j in self.mine]),
-                    Rows([place[j] for j in theirs if j in place]),
+                    RowBlocks([place[j] for j in needed(W, theirs) if j in self.mine]),
+                    RowBlocks([place[j] for j in theirs if j in place]),
                 )
                 for rank, theirs in enumerate(placed)
                 if rank != self.ranks.rank
@@ -267,23 +267,23 @@ def run_distributed(
     start: Start | None = None,
     threads: int = 0,
     *,
-    ranks: Ranks | None = None,
+    ranks: ProcessGroup | None = None,
 ) -> Snapshot:
     """Train on the ranks of a process group (the default one); returns the snapshot of this rank's workers."""
     refuse_memory(network)
     with one_intra_op_thread():
-        host, _ = host_on(ranks or Ranks(), problem, network, threads or available_threads())
+        host, _ = host_on(ranks or ProcessGroup(), problem, network, threads or available_threads())
         return train(host, algorithm, rounds, recorder, start)
 
 
-def host_on(ranks: Ranks, problem: Problem, network: Network, threads: int) -> tuple[Block, Wire]:
+def host_on(ranks: ProcessGroup, problem: Problem, network: Network, threads: int) -> tuple[PartialHost, Wire]:
     """This rank's host of the workers that are placed here, and its way to the others."""
     placement = placed(network, ranks)
     wire, mine = Wire(ranks, network, placement), problem.among(placement.workers[ranks.rank])
-    return Block(mine, network, wire, ranks, threads, placement.ranks.tolist()), wire
+    return PartialHost(mine, network, wire, ranks, threads, placement.ranks.tolist()), wire
 
 
-def placed(network: Network, ranks: Ranks) -> Placement:
+def placed(network: Network, ranks: ProcessGroup) -> Placement:
     """Which workers each rank hosts; rank 0 decides, since eigenvectors may differ between machines."""
 
     def decide() -> Any:

@@ -1,4 +1,4 @@
-"""A host of some of the workers; it sees the others through `exchange` and `census` only.
+"""A host of some of the workers; it sees the others through `exchange` and `collective` only.
 
 The lower seam of every engine with several hosts is one function, `exchange(tag, need, stack)`: it sends the messages
 of this host's workers to the hosts that need them and fills in those of the others. In memory it is a mailbox, on a
@@ -20,8 +20,8 @@ from netfleet.algorithms import Mix
 from netfleet.algorithms.compression import Packed, pack
 from netfleet.compute.arena import Arena
 from netfleet.compute.products import Product, as_sparse
-from netfleet.engines.collective import Census
-from netfleet.engines.rows import Rows
+from netfleet.engines.collective import Collective
+from netfleet.engines.row_blocks import RowBlocks
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.topology.faults import Unreliable
@@ -54,25 +54,25 @@ class Part(NamedTuple):
 
     need: list[int]
     W: csr_array  # [workers, need]
-    own: Rows  # the places of the workers themselves in `need`
+    own: RowBlocks  # the places of the workers themselves in `need`
 
 
-class Block:
+class PartialHost:
     """A host of some of the workers, in ascending order."""
 
-    alone = False
+    decides_alone = False
 
     def __init__(
         self,
         problem: Problem,
         network: Network,
         exchange: Exchange,
-        census: Census,
+        collective: Collective,
         threads: int = 1,
         hosts: Sequence[int] | None = None,
     ) -> None:
         """`hosts` has the host of each worker, so that what comes from one lies together."""
-        self.problem, self.network, self.census = problem, network, census
+        self.problem, self.network, self.collective = problem, network, collective
         self._exchange, self._product, self._arena = exchange, Product(threads), Arena()
         self._hosts = hosts
         self._sent = 0
@@ -128,7 +128,7 @@ class Block:
         """The exact average, one sum over all hosts for all vectors."""
         own = torch.as_tensor(weights)[list(self.problem.workers), None]
         values = torch.cat([p.values for p in packed], dim=1)
-        total = self.census.total(values * own.to(values.device, values.dtype))
+        total = self.collective.total(values * own.to(values.device, values.dtype))
         parts = torch.split(total, [p.values.shape[1] for p in packed])
         return [part.repeat(len(own), 1) for part in parts]
 
@@ -146,10 +146,10 @@ class Block:
     def bytes_sent(self) -> int:
         return self._sent
 
-    def memory(self) -> dict[str, Tensor]:
+    def network_state(self) -> dict[str, Tensor]:
         return {}
 
-    def recall(self, memory: dict[str, Tensor]) -> None:
+    def load_network_state(self, memory: dict[str, Tensor]) -> None:
         """This network has no memory."""
 
 
@@ -185,7 +185,7 @@ def part_of(W: csr_array, workers: Sequence[int], hosts: Sequence[int] | None = 
     place = np.zeros(W.shape[0], dtype=rows.indices.dtype)
     place[need] = np.arange(len(need))
     part = csr_array((rows.data, place[rows.indices], rows.indptr), shape=(len(workers), len(need)))
-    return Part(need, part, Rows(place[list(workers)].tolist()))
+    return Part(need, part, RowBlocks(place[list(workers)].tolist()))
 
 
 def refuse_memory(network: Network) -> None:

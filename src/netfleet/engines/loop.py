@@ -1,7 +1,7 @@
 """The one training loop, and what an engine must supply to host it.
 
 Every engine is one or more hosts. A host has some of the workers (`problem`), a way to average with the others
-(`mixer`), and where there are several, a way to find out together what none knows alone (`census`).
+(`mixer`), and where there are several, a way to find out together what none knows alone (`collective`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
-from netfleet.engines.collective import Census
+from netfleet.engines.collective import Collective
 from netfleet.errors import DivergedError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem
@@ -43,7 +43,7 @@ class Host(Protocol):
         """The objectives of the workers hosted here."""
 
     @property
-    def alone(self) -> bool:
+    def decides_alone(self) -> bool:
         """Whether this host has all the workers."""
 
     @property
@@ -59,17 +59,17 @@ class Host(Protocol):
     def settle(self, state: Any) -> Any:
         """A round's state after what happened to this host's links in it."""
 
-    def memory(self) -> dict[str, Tensor]:
+    def network_state(self) -> dict[str, Tensor]:
         """What later exchanges depend on, by name."""
 
-    def recall(self, memory: dict[str, Tensor]) -> None:
+    def load_network_state(self, memory: dict[str, Tensor]) -> None:
         """Go on from such a memory."""
 
     def bytes_sent(self) -> int:
         """Payload bytes that this host's workers have sent so far, or a server has sent to them."""
 
     @property
-    def census(self) -> Census:
+    def collective(self) -> Collective:
         """What this host finds out together with the others."""
 
 
@@ -102,7 +102,7 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
     now = _begin(host, algorithm, f) if start is None else _resume(host, start)
     bad: _Bad | None = None
     f.samples, f.problem.buffers = now.samples, _copy(now.buffers)
-    host.recall(now.network)
+    host.load_network_state(now.network)
     sent_before = now.bytes - host.bytes_sent()
     try:
         _offer(host, recorder, now, algorithm, bad)
@@ -110,22 +110,22 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
             began = time.perf_counter()
             state = advance(host, algorithm, f, t, now.state)
             bad = bad or _not_finite(state, t)
-            if host.alone:
+            if host.decides_alone:
                 _agree(host, algorithm, bad)
             now = Snapshot(
                 t=t + 1,
                 state=state,
                 buffers=_copy(f.problem.buffers),
-                network=host.memory(),
+                network=host.network_state(),
                 bytes=sent_before + host.bytes_sent(),
                 samples=f.samples,
                 seconds=now.seconds + time.perf_counter() - began,
             )
-            if host.census.keeps:
+            if host.collective.keeps_record:
                 recorder.progress(t + 1)
             _offer(host, recorder, now, algorithm, bad)
     except (KeyboardInterrupt, DivergedError):
-        if host.alone:
+        if host.decides_alone:
             recorder.rescue(now, host)
         raise
     _agree(host, algorithm, bad)
@@ -135,14 +135,14 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
 def _resume(host: Host, start: Start) -> Snapshot:
     """The host that keeps the record carries the counters on."""
     now = start(host.problem.workers)
-    return now if host.census.keeps else replace(now, bytes=0, samples=0)
+    return now if host.collective.keeps_record else replace(now, bytes=0, samples=0)
 
 
 def _begin(host: Host, algorithm: Algorithm, f: Counted) -> Snapshot:
     f.problem.buffers = _copy(f.problem.initial_buffers)
     state = begin(host, algorithm, f, f.problem.start().repeat(len(f.problem.workers), 1))
     _agree(host, algorithm, _not_finite(state, 0))
-    return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples, network=host.memory())
+    return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples, network=host.network_state())
 
 
 def begin(host: Host, algorithm: Algorithm, f: Counted, x: Tensor) -> Any:
@@ -190,10 +190,10 @@ def _agree(host: Host, algorithm: Algorithm, bad: _Bad | None) -> None:
 
     Hosts ask each other only where they meet anyway, at a snapshot; until then what is not finite spreads.
     """
-    if host.alone and bad is None:
+    if host.decides_alone and bad is None:
         return
     workers = host.problem.workers
-    seen = host.census.every(torch.tensor([bad or _FINE] * len(workers)), workers)
+    seen = host.collective.gather(torch.tensor([bad or _FINE] * len(workers)), workers)
     first = _Bad(*min(seen.tolist()))
     if first != _FINE:
         raise diverged(algorithm, algorithm.State._fields[first.place], first.t)  # type: ignore[attr-defined]
@@ -279,12 +279,12 @@ def diverged(algorithm: Algorithm, what: str, t: int) -> DivergedError:
 
 def together(snapshot: Snapshot, host: Host) -> Snapshot:
     """The snapshot of all workers, on every host, from those of the hosts."""
-    census, workers = host.census, host.problem.workers
-    counts = census.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
+    collective, workers = host.collective, host.problem.workers
+    counts = collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
     return replace(
         snapshot,
-        state=type(snapshot.state)(*(census.every(values, workers) for values in snapshot.state)),
-        buffers=None if snapshot.buffers is None else census.every(snapshot.buffers, workers),
+        state=type(snapshot.state)(*(collective.gather(values, workers) for values in snapshot.state)),
+        buffers=None if snapshot.buffers is None else collective.gather(snapshot.buffers, workers),
         bytes=counts[0],
         samples=counts[1],
     )

@@ -15,8 +15,8 @@ from netfleet.algorithms import Algorithm, Mix
 from netfleet.algorithms.compression import Packed, pack
 from netfleet.compute.products import Product, as_sparse
 from netfleet.compute.threads import available_threads, one_intra_op_thread
-from netfleet.engines.collective import Whole
-from netfleet.engines.delayed import Remembering
+from netfleet.engines.collective import SingleHost
+from netfleet.engines.delayed import DelayedMixing
 from netfleet.engines.loop import Recorder, Snapshot, Start, train
 from netfleet.problems.base import Problem
 from netfleet.topology.faults import Unreliable
@@ -29,13 +29,13 @@ SPARSE_SHARE = 1 / 8
 class Simulator:
     """A host of all workers at once."""
 
-    alone, census = True, Whole()
+    decides_alone, collective = True, SingleHost()
 
     def __init__(self, problem: Problem, network: Network, threads: int = 0) -> None:
         self.problem, self.network = problem, network
         self._product, self._sent = Product(threads or available_threads()), 0
         self._static = None if network.varying else self._matrix(0)
-        self._past = Remembering(network) if isinstance(network, Unreliable) and network.remembers else None
+        self._past = DelayedMixing(network) if isinstance(network, Unreliable) and network.remembers else None
 
     def _matrix(self, t: int, dtype: torch.dtype | None = None) -> Tensor:
         """W(t), or its one row where all are equal; in the problem's type unless said otherwise."""
@@ -63,10 +63,10 @@ class Simulator:
         W = self._matrix(t) if self._static is None else self._static
         return lambda _, v: self._product(W if W.dtype == v.dtype else self._matrix(t, v.dtype), v, len(v))
 
-    def memory(self) -> dict[str, Tensor]:
+    def network_state(self) -> dict[str, Tensor]:
         return {} if self._past is None else dict(self._past.memory)
 
-    def recall(self, memory: dict[str, Tensor]) -> None:
+    def load_network_state(self, memory: dict[str, Tensor]) -> None:
         if self._past is not None:
             self._past.memory = dict(memory)
 

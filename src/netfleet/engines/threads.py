@@ -12,7 +12,7 @@ from torch import Tensor
 
 from netfleet.algorithms import Algorithm
 from netfleet.compute.threads import one_intra_op_thread
-from netfleet.engines.host import Block, Content, Tag, refuse_memory
+from netfleet.engines.host import Content, PartialHost, Tag, refuse_memory
 from netfleet.engines.loop import Recorder, Snapshot, Start, together, train
 from netfleet.errors import TransportError
 from netfleet.problems.base import Problem
@@ -52,10 +52,10 @@ class Mailboxes:
 
 
 class Peer:
-    """Worker i's end of the mailboxes: its `exchange` and its `census`."""
+    """Worker i's end of the mailboxes: its `exchange` and its `collective`."""
 
     def __init__(self, i: int, mail: Mailboxes) -> None:
-        self.i, self.mail, self.keeps = i, mail, i == 0
+        self.i, self.mail, self.keeps_record = i, mail, i == 0
         self._meetings = 0
 
     def exchange(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content) -> None:
@@ -72,7 +72,7 @@ class Peer:
     def total(self, rows: Tensor) -> Tensor:
         return self._meet(rows.sum(dim=0), lambda parts: torch.stack(parts).sum(dim=0)).clone()  # type: ignore[no-any-return]
 
-    def every(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
+    def gather(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
         return self._meet(rows, torch.cat)  # type: ignore[no-any-return]
 
     def first(self, act: Callable[[], Any]) -> Any:
@@ -83,13 +83,13 @@ class Peer:
         self._meetings += 1
         everyone, mail = range(self.mail.network.m), self.mail
         mail.post(self.i, [0], ("bring", self._meetings), value)
-        if self.keeps:
+        if self.keeps_record:
             result = combine(mail.collect(0, everyone, ("bring", self._meetings)))
             mail.post(0, everyone, ("result", self._meetings), result)
         return mail.collect(self.i, [0], ("result", self._meetings))[0]
 
 
-def run_peers(
+def run_threads(
     problem: Problem,
     network: Network,
     algorithm: Algorithm,
@@ -106,7 +106,7 @@ def run_peers(
         torch.set_num_threads(1)
         try:
             peer = Peer(i, mail)
-            block = Block(problem.at([i]), network, peer.exchange, peer)
+            block = PartialHost(problem.at([i]), network, peer.exchange, peer)
             return together(train(block, algorithm, rounds, recorder, start), block)
         except BaseException:
             mail.close()

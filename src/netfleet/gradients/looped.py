@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from netfleet import randomness
 from netfleet.compute.arena import Arena
-from netfleet.compute.threads import Pool, one_intra_op_thread
+from netfleet.compute.threads import ThreadPool, one_intra_op_thread
 from netfleet.gradients.modes import averaging_batch_norm, without_dropout, without_grad
 from netfleet.gradients.paths import Chunk, Sample
 from netfleet.gradients.replica import Loss, Probe, Replica, kept_generator
-from netfleet.gradients.samples import Rows
+from netfleet.gradients.samples import DeviceSamples
 
 _GENERATOR = threading.Lock()  # torch's generator is one for all threads
 
@@ -33,9 +33,9 @@ class Looped:
         model: nn.Module,
         loss: Loss,
         probed: Probe,
-        train: Rows,
-        test: Rows,
-        pool: Pool,
+        train: DeviceSamples,
+        test: DeviceSamples,
+        pool: ThreadPool,
         seed: int,
         workers: Sequence[int],
     ) -> None:

@@ -25,7 +25,7 @@ LARGEST_STACKED = 1 << 19  # numbers in a parameter that is stacked on a CPU (ne
 Chunk = tuple[Tensor, Tensor]  # rows of the training data and their weights in a sum
 
 
-class Path(Protocol):
+class GradientPath(Protocol):
     """What a `ModuleProblem` needs computed."""
 
     name: str

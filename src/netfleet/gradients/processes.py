@@ -19,7 +19,7 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor, nn
 
 from netfleet.compute.arena import Arena
-from netfleet.compute.threads import Pool
+from netfleet.compute.threads import ThreadPool
 from netfleet.errors import EngineError
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.paths import Sample
@@ -125,7 +125,7 @@ def _serve(pipe: Connection, recipe: Any, shared: Any) -> None:
     torch.set_num_threads(1)
     model, loss, probed, train, test, seed, workers = recipe
     x, out, rows, buffers, counter = shared
-    path = Looped(model, loss, probed, train, test, Pool(1), seed, workers)
+    path = Looped(model, loss, probed, train, test, ThreadPool(1), seed, workers)
     while True:
         try:
             t, k = pipe.recv()

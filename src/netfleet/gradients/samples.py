@@ -10,7 +10,7 @@ from torch import Tensor
 from netfleet.compute.arena import Arena
 
 
-class Rows:
+class DeviceSamples:
     """Samples on a device; images with their channels last in memory where asked.
 
     (`contiguous(memory_format=torch.channels_last)` returns one-channel images as they are, which is slow:
@@ -33,7 +33,7 @@ class Rows:
         taken = self.storage[rows]
         return taken.movedim(-1, -3) if self.last else taken
 
-    def shared(self) -> Rows:
+    def shared(self) -> DeviceSamples:
         """The same rows in memory that other processes can see."""
         share(self.storage)
         share(self.labels)

@@ -14,17 +14,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from netfleet import randomness
-from netfleet.compute.threads import Pool, available_threads
+from netfleet.compute.threads import ThreadPool, available_threads
 from netfleet.data import Dataset, label_counts, load_dataset, make_partition
 from netfleet.errors import ConfigError
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.native.build import library
 from netfleet.gradients.native.chain import Chain
 from netfleet.gradients.native.layers import Layer, recognise
-from netfleet.gradients.paths import Gradients, Path, Sample, can_stack, should_stack, wants_channels_last
+from netfleet.gradients.paths import GradientPath, Gradients, Sample, can_stack, should_stack, wants_channels_last
 from netfleet.gradients.processes import MOST_THREADS, Processes, can_travel
 from netfleet.gradients.replica import Loss, Replica, flatten, probe
-from netfleet.gradients.samples import Rows, thin
+from netfleet.gradients.samples import DeviceSamples, thin
 from netfleet.gradients.stacked import Stacked
 from netfleet.problems.base import PROBLEMS, Problem, Scores
 from netfleet.problems.models import MODELS
@@ -93,8 +93,8 @@ class ModuleProblem(Problem):
         self._probed = probe(self.model, self.loss, *trial)
         self._layers = self._chain()
         last = wants_channels_last(self.model, self.device) if self._layers is None else self._layers[0].kernel_h > 0
-        self._train = Rows(data.train_x, data.train_y, dtype, self.device, last)
-        self._test = Rows(data.test_x, data.test_y, dtype, self.device, last)
+        self._train = DeviceSamples(data.train_x, data.train_y, dtype, self.device, last)
+        self._test = DeviceSamples(data.test_x, data.test_y, dtype, self.device, last)
         moving = [buffer for name, buffer in self.model.named_buffers() if name in self._probed.moving]
         self._buffer_start = flatten(moving, dtype).to(self.device)
         if batch == 0 and (self._probed.random or (moving and batch_norm != "recalibrated")):
@@ -133,13 +133,13 @@ class ModuleProblem(Problem):
         self.mixes_buffers = keeps and self.batch_norm == "mixed"
         self.size = int(self._sizes.sum())
         one = self._probed.random or self.device.type != "cpu"
-        self._pool = Pool(1 if one else min(self._threads, max(len(self.workers), _LANES)))
+        self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _LANES)))
         self._path = self._choose()
         self._drawn: _Drawn | None = None
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
-    def _choose(self) -> Path:
-        """The rule of problems/path.py."""
+    def _choose(self) -> GradientPath:
+        """The rule of gradients/paths.py."""
         if self._layers is not None:
             native = self._library()
             assert native is not None

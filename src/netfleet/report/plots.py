@@ -85,7 +85,7 @@ QUANTITIES: dict[XName, Quantity] = {
 }
 
 
-class Panel(NamedTuple):
+class Subplot(NamedTuple):
     """One pair of axes: what of which runs, over what."""
 
     histories: Sequence[History]
@@ -160,7 +160,7 @@ def has(histories: Iterable[History], column: str) -> bool:
 def draw_curves(histories: Sequence[History], x: XName = "round") -> Figure:
     """Accuracy (or distance to the optimum), loss, consensus error and ‖∇f(x̄)‖² over rounds, bytes or samples."""
     metrics = _metrics(histories)
-    panels = [Panel(histories, metric, x, metric.title) for metric in metrics]
+    panels = [Subplot(histories, metric, x, metric.title) for metric in metrics]
     return draw_panels([panels[i : i + 2] for i in range(0, len(panels), 2)], (10.4, 3.1))
 
 
@@ -168,8 +168,8 @@ def draw_overview(histories: Sequence[History]) -> Figure:
     """The first metric over rounds, bytes and samples; below it the others over rounds."""
     first, *others = _metrics(histories) or [LOSS]
     axes = [(x, f"{first.title} {quantity.over}") for x, quantity in QUANTITIES.items() if has(histories, x)]
-    prices = [Panel(histories, first, x, title) for x, title in axes]
-    rest = [Panel(histories, metric, "round", metric.title) for metric in others]
+    prices = [Subplot(histories, first, x, title) for x, title in axes]
+    rest = [Subplot(histories, metric, "round", metric.title) for metric in others]
     return draw_panels([row for row in (prices, rest) if row], (12.6, 3.2))
 
 
@@ -177,7 +177,7 @@ def draw_tracking(histories: Sequence[History]) -> Figure | None:
     """‖Σᵢ (yᵢ − gᵢ)‖ of the methods that keep it at 0 up to rounding; None where there is no such method."""
     tracking = [history for history in histories if has([history], TRACKING.column)]
     styles = looks(history.label for history in histories)
-    return draw_panels([[Panel(tracking, TRACKING, "round", "")]], (10.4, 2.6), styles) if tracking else None
+    return draw_panels([[Subplot(tracking, TRACKING, "round", "")]], (10.4, 2.6), styles) if tracking else None
 
 
 def draw_spread(histories: Sequence[History]) -> Figure | None:
@@ -246,7 +246,7 @@ def _metrics(histories: Sequence[History]) -> list[Metric]:
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Panel]],
+    rows: Sequence[Sequence[Subplot]],
     size: tuple[float, float],
     styles: Mapping[str, Look] | None = None,
     share_y: bool = False,

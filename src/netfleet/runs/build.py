@@ -17,7 +17,7 @@ from netfleet.problems.base import PROBLEMS, Problem
 from netfleet.runs.config import EngineConfig, Experiment
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
-from netfleet.topology.server import Server
+from netfleet.topology.server import CentralServer
 from netfleet.topology.topology import Topology, make_topology
 
 
@@ -29,7 +29,7 @@ def network_for(algorithm: Algorithm, topology: Topology, seed: int, faults: Fau
                 f"network: {algorithm.title} has a server and no links that could fail; use participation for workers "
                 f"that are away, or leave [network] out"
             )
-        return Server(topology.m, getattr(algorithm, "participation", 1.0), seed)
+        return CentralServer(topology.m, getattr(algorithm, "participation", 1.0), seed)
     network = topology if faults is None else Unreliable(topology, faults, seed)
     if isinstance(algorithm, Compressed) and algorithm.memory and network.varying:
         raise ConfigError(
@@ -43,7 +43,7 @@ def network_for(algorithm: Algorithm, topology: Topology, seed: int, faults: Fau
 def _check_eigenvalues(method: Algorithm, topology: Topology) -> None:
     if method.least_eigenvalue <= -1:
         return
-    if not topology.schedule.symmetric:
+    if not topology.weight_sequence.symmetric:
         raise ConfigError(
             f"{method.title} needs symmetric weights, but {topology.name!r} has rounds in which workers are not heard "
             f"by those whom they hear; use another graph, or a method that tracks gradients"

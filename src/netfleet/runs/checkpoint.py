@@ -45,10 +45,10 @@ def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
     tensors |= {f"{_NETWORK}{name}": values for name, values in snapshot.network.items()}
     workers = list(host.problem.workers)
     write_tensors(folder / _shard(snapshot.t, workers), tensors, {"run": run_hash})
-    sent, used = host.census.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
+    sent, used = host.collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
     rows = torch.tensor([[i, workers[0]] for i in workers])
-    hosted = host.census.every(rows, workers).tolist()  # all have written by now
-    if host.census.keeps:
+    hosted = host.collective.gather(rows, workers).tolist()  # all have written by now
+    if host.collective.keeps_record:
         groups = [[i for i, first in hosted if first == head] for head in sorted({first for _, first in hosted})]
         counters = {"t": snapshot.t, "bytes": sent, "samples": used, "seconds": snapshot.seconds}
         shards = {_shard(snapshot.t, group): group for group in groups}

@@ -1,6 +1,6 @@
 """What is measured at an evaluation: accuracy, loss, the two terms of eq. (4), and the tracking invariant.
 
-Every host measures its own rows and takes part in the sums over all workers (`census.py`).
+Every host measures its own rows and takes part in the sums over all workers (`collective.py`).
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from netfleet.engines.collective import Census, Whole
+from netfleet.engines.collective import Collective, SingleHost
 from netfleet.problems.base import Problem
 
 Record = dict[str, Any]
 
 
 _BLOCK = 1 << 18  # parameters that are taken at a time: large models would need several copies in float64
-_WHOLE = Whole()
+_WHOLE = SingleHost()
 
 
-def consensus_error(x: Tensor, census: Census = _WHOLE, m: int | None = None) -> Tensor:
+def consensus_error(x: Tensor, collective: Collective = _WHOLE, m: int | None = None) -> Tensor:
     """(1/m) Σᵢ ‖xᵢ − x̄‖², the second term of eq. (4), in float64 (on the CPU: some accelerators have none)."""
     m = m or len(x)
     parts = (part.cpu().double() for part in torch.split(x, _BLOCK, dim=1))
-    own = torch.stack([(part - census.total(part) / m).square().sum() for part in parts]).sum()
-    return census.total(own[None]) / m
+    own = torch.stack([(part - collective.total(part) / m).square().sum() for part in parts]).sum()
+    return collective.total(own[None]) / m
 
 
-def tracking_error(state: Any, census: Census = _WHOLE) -> Tensor | None:
+def tracking_error(state: Any, collective: Collective = _WHOLE) -> Tensor | None:
     """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
     pair = _conserved(state)
     if pair is None:
         return None
     blocks = zip(*(torch.split(vector, _BLOCK, dim=1) for vector in pair), strict=True)
-    total = torch.cat([census.total(_difference(*block)) for block in blocks])
+    total = torch.cat([collective.total(_difference(*block)) for block in blocks])
     return total.norm()  # type: ignore[no-any-return]
 
 
@@ -65,7 +65,7 @@ def measure(
     state: Any,
     buffers: Tensor | None = None,
     *,
-    census: Census = _WHOLE,
+    collective: Collective = _WHOLE,
     full: bool = True,
     test_samples: int = 0,
     worker_test_samples: int = 1000,
@@ -77,18 +77,18 @@ def measure(
     Unless `full`, without the dear ones: the scores of the workers' own models, and f and ∇f. What x̄ scores is left
     out on hosts that do not keep the record.
     """
-    x, m = state.x, census.count(problem.m)
-    mean = census.total(x) / m
-    shared = None if buffers is None else (census.total(buffers) / m)[None]
-    record = _scores(problem, mean, shared, test_samples) if census.keeps else {}
+    x, m = state.x, collective.count(problem.m)
+    mean = collective.total(x) / m
+    shared = None if buffers is None else (collective.total(buffers) / m)[None]
+    record = _scores(problem, mean, shared, test_samples) if collective.keeps_record else {}
     if full:
-        record |= _worker_scores(problem, x, buffers, worker_test_samples, census)
+        record |= _worker_scores(problem, x, buffers, worker_test_samples, collective)
     everyone = m == problem.m  # a site that knows of itself only cannot say how far it is from the others
-    consensus = consensus_error(x, census, m) if everyone else None
+    consensus = consensus_error(x, collective, m) if everyone else None
     record["consensus_error"] = None if consensus is None else consensus.item()
     if full and gradient:
-        record |= _objective(problem, mean, gradient_samples, census, consensus)
-    error = tracking_error(state, census) if everyone else None
+        record |= _objective(problem, mean, gradient_samples, collective, consensus)
+    error = tracking_error(state, collective) if everyone else None
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
@@ -101,11 +101,11 @@ def _scores(problem: Problem, mean: Tensor, buffers: Tensor | None, limit: int) 
     return {"accuracy": accuracy, "loss": scores.loss.item()}
 
 
-def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: int, census: Census) -> Record:
+def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: int, collective: Collective) -> Record:
     scores = problem.evaluate(x, workers=problem.workers, buffers=buffers, limit=limit)
     found: Record = {}
     for name, values in (("worker_accuracy", scores.accuracy), ("worker_loss", scores.loss)):
-        found |= _spread(name, None if values is None else census.every(values, problem.workers))
+        found |= _spread(name, None if values is None else collective.gather(values, problem.workers))
     return found
 
 
@@ -120,12 +120,12 @@ def _spread(name: str, values: Tensor | None) -> Record:
     }
 
 
-def _objective(problem: Problem, mean: Tensor, limit: int, census: Census, consensus: Tensor | None) -> Record:
+def _objective(problem: Problem, mean: Tensor, limit: int, collective: Collective, consensus: Tensor | None) -> Record:
     """f and ∇f at x̄: each host's workers in proportion to their number, from as many samples for each worker."""
-    rows, m = len(problem.workers), census.count(problem.m)
+    rows, m = len(problem.workers), collective.count(problem.m)
     value, slope = problem.objective(mean, -(-limit // m) * rows)
     share = rows / m
-    value, slope = census.total(value[None] * share), census.total(slope[None] * share)
+    value, slope = collective.total(value[None] * share), collective.total(slope[None] * share)
     norm2 = slope.cpu().double().square().sum()
     return {
         "train_loss": value.item(),

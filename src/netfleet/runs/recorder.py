@@ -51,9 +51,11 @@ class RunRecorder:
             self.rescue(snapshot, host)
 
     def _record(self, snapshot: Snapshot, host: Host) -> None:
-        full, census = self.evaluation.full(snapshot.t, self.rounds), host.census
-        measured = measure(host.problem, snapshot.state, snapshot.buffers, census=census, full=full, **self._limits)
-        sent, used = census.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
+        full, collective = self.evaluation.full(snapshot.t, self.rounds), host.collective
+        measured = measure(
+            host.problem, snapshot.state, snapshot.buffers, collective=collective, full=full, **self._limits
+        )
+        sent, used = collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
         record = {
             "round": snapshot.t,
             **measured,
@@ -63,9 +65,9 @@ class RunRecorder:
             "seconds": snapshot.seconds,
         }
         bad = [name for name, value in record.items() if value is not None and not math.isfinite(value)]
-        if census.total(torch.tensor([len(bad)])) > 0:  # what x̄ scores is known to one host only
+        if collective.total(torch.tensor([len(bad)])) > 0:  # what x̄ scores is known to one host only
             raise diverged(self.algorithm, bad[0] if bad else "a measured value", max(snapshot.t - 1, 0))
-        if census.keeps:
+        if collective.keeps_record:
             self.history.append(record)
             self.display.record(record)
 

@@ -15,8 +15,8 @@ import torch
 
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.build import make_algorithm
-from netfleet.engines import ENGINES, Start, census_of
-from netfleet.engines.collective import Census
+from netfleet.engines import ENGINES, Start, collective_of
+from netfleet.engines.collective import Collective
 from netfleet.errors import CheckpointError, ConfigError, DivergedError
 from netfleet.files import write_atomically
 from netfleet.problems import Problem
@@ -54,12 +54,12 @@ def run_experiment(
     A run that diverges is marked (`History.diverged`) and the others go on. On a cluster every rank calls this; `out`
     must be a folder that all of them see, and rank 0 has the histories.
     """
-    runs, census = experiment.runs(), census_of(experiment.engine.kind)
+    runs, collective = experiment.runs(), collective_of(experiment.engine.kind)
     setting = functools.lru_cache(maxsize=1)(functools.partial(build_setting, experiment))
     check_all(experiment, setting(runs[0].seed))  # bad input is found before anything is written
     if out is not None:
-        census.first(lambda: _prepare(out, experiment, resume, overwrite))
-        _check_seen(out, census)
+        collective.first(lambda: _prepare(out, experiment, resume, overwrite))
+        _check_seen(out, collective)
     histories = []
     for run in runs:
         folder = None if out is None else out / run.folder
@@ -144,9 +144,9 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
     write_experiment(out / EXPERIMENT_FILE, experiment)
 
 
-def _check_seen(out: Path, census: Census) -> None:
+def _check_seen(out: Path, collective: Collective) -> None:
     """On a cluster every process writes into one folder."""
-    unseen = int(census.total(torch.tensor([0 if (out / EXPERIMENT_FILE).exists() else 1])))
+    unseen = int(collective.total(torch.tensor([0 if (out / EXPERIMENT_FILE).exists() else 1])))
     if unseen:
         error = ConfigError(
             f"{unseen} of the processes do not see {out / EXPERIMENT_FILE}, which rank 0 has written; --out must be a "
@@ -178,7 +178,7 @@ def open_run(run: RunConfig, folder: Path | None, resume: bool, engine: EngineCo
     history = History(run.config, run.hash, run.label, run.seed, folder=folder)
     if folder is None:
         return history, None
-    found = census_of(engine.kind).first(functools.partial(_look, run, history, folder, resume))
+    found = collective_of(engine.kind).first(functools.partial(_look, run, history, folder, resume))
     if found is None:
         return history, None
     history.records, history.resumed = found["records"], found["t"]

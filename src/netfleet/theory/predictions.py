@@ -141,7 +141,7 @@ def _obstacle(algorithm: Algorithm, topology: Topology, experiment: Experiment, 
         return "" if getattr(algorithm, "participation", 1.0) == 1 else "not everyone takes part in every round"
     if topology.varying:
         return "W changes from round to round"
-    return "" if topology.schedule.symmetric else "W is not symmetric"
+    return "" if topology.weight_sequence.symmetric else "W is not symmetric"
 
 
 def theorem_for(algorithm: Algorithm, c: Constants) -> Theorem | None:

@@ -55,7 +55,7 @@ class Unreliable:
     _last: dict[int, Links] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.topology.schedule.symmetric:
+        if not self.topology.weight_sequence.symmetric:
             raise ConfigError(
                 f"network: in a round of {self.topology.name!r} workers are not heard by those whom they hear, so no "
                 f"link can fail at both ends; use a graph whose rounds are symmetric"

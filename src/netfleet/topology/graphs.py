@@ -25,19 +25,19 @@ from netfleet.errors import ConfigError, TopologyError
 from netfleet.randomness import generator
 from netfleet.registry import Registry, Spec
 from netfleet.topology import time_varying as varying
-from netfleet.topology.time_varying import Schedule
+from netfleet.topology.time_varying import WeightSequence
 
 Pairs = npt.NDArray[np.int64]
-GRAPHS: Registry[nx.Graph | Schedule] = Registry("graph")
+GRAPHS: Registry[nx.Graph | WeightSequence] = Registry("graph")
 TRIES = 200  # drawings of a random graph before giving up on a connected one
 
 
-def _kind(name: str) -> Callable[[Callable[..., nx.Graph | Schedule]], Any]:
+def _kind(name: str) -> Callable[[Callable[..., nx.Graph | WeightSequence]], Any]:
     """Register a factory that may count on two workers or more: a single one is the same in every kind."""
 
-    def add(factory: Callable[..., nx.Graph | Schedule]) -> Callable[..., nx.Graph | Schedule]:
+    def add(factory: Callable[..., nx.Graph | WeightSequence]) -> Callable[..., nx.Graph | WeightSequence]:
         @functools.wraps(factory)
-        def checked(workers: int, **params: Any) -> nx.Graph | Schedule:
+        def checked(workers: int, **params: Any) -> nx.Graph | WeightSequence:
             _require(
                 isinstance(workers, int) and workers >= 1,
                 name,
@@ -172,38 +172,38 @@ def edge_list(path: str, workers: int | None = None) -> nx.Graph:
 
 
 @_kind("one-peer-exponential")
-def one_peer_exponential(workers: int) -> Schedule:
+def one_peer_exponential(workers: int) -> WeightSequence:
     """Round t: i averages with i + 2^(t mod τ), τ = ⌈log₂ m⌉ (Ying et al. 2021).
 
     After τ rounds that is the exact average if m = 2^τ. Directed: W(t) is doubly stochastic but NOT
     symmetric, so property (b) of Section 3.2 does not hold.
     """
     W = partial(varying.shift_round, workers)
-    return Schedule(exponential(workers), W, varying.powers(workers), symmetric=workers == 2)
+    return WeightSequence(exponential(workers), W, varying.powers(workers), symmetric=workers == 2)
 
 
 @_kind("one-peer-hypercube")
-def one_peer_hypercube(workers: int) -> Schedule:
+def one_peer_hypercube(workers: int) -> WeightSequence:
     """Round t: i and i XOR 2^(t mod τ) average, m = 2^τ. Symmetric, and exact after τ rounds."""
     _require_power_of_two("one-peer-hypercube", workers)
-    return Schedule(hypercube(workers), partial(varying.flip_round, workers), varying.powers(workers))
+    return WeightSequence(hypercube(workers), partial(varying.flip_round, workers), varying.powers(workers))
 
 
 @_kind("random-matching")
-def random_matching(workers: int, seed: int, base: Spec = "complete") -> Schedule:
+def random_matching(workers: int, seed: int, base: Spec = "complete") -> WeightSequence:
     """Round t: the pairs of a random maximal matching of the graph `base` average, drawn for (seed, t)."""
     graph = GRAPHS.build(base, workers=workers, seed=seed)
-    if isinstance(graph, Schedule):
+    if isinstance(graph, WeightSequence):
         raise ConfigError(f"graph 'random-matching': base must not vary in time, got {base!r}; use a fixed graph")
     expect_workers(graph, workers, "random-matching")
     links = np.sort(np.array(graph.edges, dtype=np.int64), axis=1)
     W = partial(varying.matching_round, workers, links[np.lexsort(links.T[::-1])], seed)
-    return Schedule(graph, W, period=None)
+    return WeightSequence(graph, W, period=None)
 
 
 def varies(kind: str) -> bool:
     """Whether graphs of this kind change from round to round, and so bring their own weights."""
-    return typing.get_type_hints(GRAPHS[kind]).get("return") is Schedule
+    return typing.get_type_hints(GRAPHS[kind]).get("return") is WeightSequence
 
 
 # ---- how graphs are built ----

@@ -13,7 +13,7 @@ from netfleet.topology.network import Mask, Weights
 
 
 @dataclass(frozen=True)
-class Server:
+class CentralServer:
     """The exact average over those who take part, given to everyone: one message up and one down for each of them."""
 
     m: int

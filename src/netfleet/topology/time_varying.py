@@ -24,7 +24,7 @@ WINDOW = 256  # rounds that an expectation over random rounds is taken from
 
 
 @dataclass(frozen=True)
-class Schedule:
+class WeightSequence:
     """W(t) for every round; with a period of 1 it never changes, with `None` it never repeats."""
 
     graph: nx.Graph  # every link that any round uses
@@ -33,28 +33,28 @@ class Schedule:
     symmetric: bool = True
 
 
-def check(schedule: Schedule) -> None:
+def check(sequence: WeightSequence) -> None:
     """Properties (a) to (c) in every round of the period, or in round 0 where there is none.
 
     A round may leave links idle, and is symmetric only where that is promised.
     """
-    for t in range(schedule.period or 1):
-        W = schedule.W(t)
-        mixing.check_stochastic(W, len(schedule.graph))
-        mixing.check_sparsity(W, schedule.graph)
-        if schedule.symmetric:
+    for t in range(sequence.period or 1):
+        W = sequence.W(t)
+        mixing.check_stochastic(W, len(sequence.graph))
+        mixing.check_sparsity(W, sequence.graph)
+        if sequence.symmetric:
             mixing.check_symmetric(W)
 
 
-def rate(schedule: Schedule) -> float:
+def rate(sequence: WeightSequence) -> float:
     """The contraction per round: over one period, or in the mean square where the rounds are random.
 
     Random rounds bring the expected squared disagreement down by λ₂(E[WᵀW]) at least; λ is its root, with the
     expectation taken over the first `WINDOW` rounds.
     """
-    if schedule.period is not None:
-        return mixing.contraction([schedule.W(t) for t in range(schedule.period)])
-    squares = (csr_array(W.T @ W) for W in map(schedule.W, range(WINDOW)))
+    if sequence.period is not None:
+        return mixing.contraction([sequence.W(t) for t in range(sequence.period)])
+    squares = (csr_array(W.T @ W) for W in map(sequence.W, range(WINDOW)))
     mean = csr_array(functools.reduce(operator.add, squares) / WINDOW)
     return float(np.sqrt(mixing.second_eigenvalue(mean)))
 

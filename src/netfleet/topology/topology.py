@@ -26,7 +26,7 @@ from netfleet.registry import Spec, split
 from netfleet.topology import time_varying as varying
 from netfleet.topology import weights as mixing
 from netfleet.topology.graphs import GRAPHS, existing, expect_workers, numbered
-from netfleet.topology.time_varying import Schedule
+from netfleet.topology.time_varying import WeightSequence
 from netfleet.topology.weights import WEIGHTS
 
 EXACT_DIAMETER = 10**7  # workers × links up to which the diameter takes less than a second
@@ -38,11 +38,11 @@ class Topology:
 
     name: str
     weights: str
-    schedule: Schedule
+    weight_sequence: WeightSequence
 
     def __post_init__(self) -> None:
         _check_connected(self.graph)
-        varying.check(self.schedule)
+        varying.check(self.weight_sequence)
         if not self.varying:
             mixing.check_every_link(self.W(), self.graph)
         mixing.check_contraction(self.lam)
@@ -65,13 +65,13 @@ class Topology:
         _check_connected(workers)
         spec: Spec = weights if isinstance(weights, str | Mapping) else {"kind": "matrix", "values": weights}
         W = csr_array(WEIGHTS.build(spec, graph=workers)).astype(np.float64)
-        schedule = Schedule(workers, partial(_always, W), period=1)
+        schedule = WeightSequence(workers, partial(_always, W), period=1)
         return cls(name or graph.name or "graph", split(spec, "weights")[0], schedule)
 
     @property
     def graph(self) -> nx.Graph:
         """The links; with a time-varying W all that any round uses."""
-        return self.schedule.graph
+        return self.weight_sequence.graph
 
     @property
     def m(self) -> int:
@@ -81,21 +81,21 @@ class Topology:
     @property
     def varying(self) -> bool:
         """Whether W changes from round to round."""
-        return self.schedule.period != 1
+        return self.weight_sequence.period != 1
 
     def W(self, t: int = 0) -> csr_array:
         """The consensus matrix of round t, one and the same object unless time-varying; never write to it."""
-        return self.schedule.W(t)
+        return self.weight_sequence.W(t)
 
     @cached_property
     def lam(self) -> float:
         """λ; with a time-varying W the contraction per round (`varying.rate`)."""
-        return varying.rate(self.schedule) if self.varying else mixing.second_eigenvalue(self.W())
+        return varying.rate(self.weight_sequence) if self.varying else mixing.second_eigenvalue(self.W())
 
     @cached_property
     def least_eigenvalue(self) -> float:
         """The least eigenvalue of a symmetric W, over all rounds of its period (or the first, where there is none)."""
-        rounds = range(self.schedule.period or 1)
+        rounds = range(self.weight_sequence.period or 1)
         return min(1 - mixing.spectral_radius(partial(_less_itself, self.W(t)), self.m) for t in rounds)
 
     @property
@@ -109,7 +109,7 @@ class Topology:
 
     def readers(self, i: int, t: int = 0) -> list[int]:
         """Who needs worker i in round t: all j ≠ i with Wⱼᵢ ≠ 0; its neighbours where W is symmetric."""
-        return _others(self.W(t) if self.schedule.symmetric else csr_array(self.W(t).T), i)
+        return _others(self.W(t) if self.weight_sequence.symmetric else csr_array(self.W(t).T), i)
 
     def row(self, i: int, t: int = 0) -> dict[int, float]:
         """Row i of W(t), zeros left out."""
@@ -168,7 +168,7 @@ def make_topology(
         raise ConfigError(f"graph {kind!r} says {params['workers']} workers but {workers} were asked for; say it once")
     given = {"seed": seed} | ({} if workers is None or "workers" in params else {"workers": workers})
     network = GRAPHS.build(spec, **given)
-    if not isinstance(network, Schedule):
+    if not isinstance(network, WeightSequence):
         expect_workers(network, workers, kind)
         return Topology.from_graph(network, "laplacian" if weights is None else weights, name=kind)
     expect_workers(nx.freeze(network.graph), workers, kind)

@@ -27,7 +27,7 @@ from netfleet.errors import FrameError
 from netfleet.sites.network import transport, wire
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.rate_limit import BURST, MOST, Turns
-from netfleet.sites.network.transport import LARGEST, PULL, STATUS, Client, Contact, Server, Wanted
+from netfleet.sites.network.transport import LARGEST, PULL, STATUS, Client, Contact, SiteServer, Wanted
 from netfleet.sites.network.wire import CHUNK, Expected, Frame, Kind
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.folders import Plan, load_site
@@ -106,7 +106,7 @@ class House(NamedTuple):
 
     world: World
     desk: FrontDesk
-    server: Server
+    server: SiteServer
     heard: Heard
 
     def state(self) -> Any:
@@ -129,7 +129,7 @@ async def at_home(world: World) -> AsyncIterator[House]:
     for t in (T - 1, T):
         outbox.post(Tag(t, 0), WORDS, MESSAGE + t)
     desk.start(T)
-    handler = Server(site, outbox, desk, heard.log.refused)
+    handler = SiteServer(site, outbox, desk, heard.log.refused)
     server = await transport.serve(site, world.identity("s0"), handler)
     try:
         yield House(world, desk, handler, heard)

@@ -84,7 +84,7 @@ def make_hosts(method: Algorithm, problem: Quadratics, air: Air) -> dict[int, Si
 def newcomer(host: SiteHost, method: Algorithm, x: Tensor) -> Snapshot:
     """What a site begins with that comes to a training under way."""
     state = begin(host, method, Counted(host.problem), x)
-    return Snapshot(BIRTH, state, network=host.memory())
+    return Snapshot(BIRTH, state, network=host.network_state())
 
 
 def run_sites(method: Algorithm, problem: Quadratics) -> dict[int, Any]:

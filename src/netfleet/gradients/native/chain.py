@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from netfleet.compute.arena import Arena
-from netfleet.compute.threads import Pool
+from netfleet.compute.threads import ThreadPool
 from netfleet.gradients.native.layers import Layer, as_array
 from netfleet.gradients.paths import Chunk, Sample
-from netfleet.gradients.samples import Rows
+from netfleet.gradients.samples import DeviceSamples
 
 _ALIGNMENT = 64
 
@@ -46,7 +46,9 @@ class Chain:
 
     name = "native"
 
-    def __init__(self, library: ctypes.CDLL, layers: list[Layer], train: Rows, test: Rows, pool: Pool) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, layers: list[Layer], train: DeviceSamples, test: DeviceSamples, pool: ThreadPool
+    ) -> None:
         self._train, self._test, self._pool = train, test, pool
         self._layers, self._arena = as_array(layers), Arena()
         self._call = library.run
@@ -80,7 +82,7 @@ class Chain:
 
     def _run(
         self,
-        data: Rows,
+        data: DeviceSamples,
         x: Tensor,
         model: Tensor,
         offsets: Tensor,

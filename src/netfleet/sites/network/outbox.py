@@ -57,7 +57,7 @@ class Outbox:
         with self._lock:
             self._listeners.append(listener)
 
-    def memory(self, t: int) -> dict[str, Tensor]:
+    def network_state(self, t: int) -> dict[str, Tensor]:
         """The messages of round t, to be kept with the state after it."""
         with self._lock:
             return {
@@ -66,7 +66,7 @@ class Outbox:
                 if tag.t == t
             }
 
-    def recall(self, memory: dict[str, Tensor]) -> None:
+    def load_network_state(self, memory: dict[str, Tensor]) -> None:
         """Serve again what was kept."""
         with self._lock:
             for name, data in memory.items():

@@ -132,7 +132,7 @@ class Desk(Protocol):
         """How the site is, as JSON, for whoever has this name."""
 
 
-class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
+class SiteServer(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Answers neighbours, and the operator's questions."""
 
     def __init__(self, site: Site, outbox: Outbox, desk: Desk, refused: Refused) -> None:
@@ -275,7 +275,7 @@ async def _only(requests: AsyncIterator[bytes]) -> bytes:
         raise FrameError(f"a request without a frame for {DEADLINE:.0f} s") from None
 
 
-async def serve(site: Site, identity: Identity, handler: Server) -> grpc.aio.Server:
+async def serve(site: Site, identity: Identity, handler: SiteServer) -> grpc.aio.SiteServer:
     """Listen where the site's file says; mutual TLS or nothing."""
     server = grpc.aio.server(options=_SERVER)
     server.add_generic_rpc_handlers((handler,))

@@ -137,7 +137,7 @@ def _first_snapshot(node: Node, t: int, x: Tensor, buffers: Tensor | None) -> Sn
     f = Counted(node.host.problem)
     f.problem.buffers = buffers
     state = begin(node.host, node.algorithm, f, x)
-    return Snapshot(t, state, buffers, samples=f.samples, network=node.host.memory())
+    return Snapshot(t, state, buffers, samples=f.samples, network=node.host.network_state())
 
 
 def durable_model(node: Node) -> tuple[str, Tensor]:

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.algorithms.compression import Compressed
-from netfleet.engines.collective import Alone
-from netfleet.engines.host import Block, Exchange, Tag
+from netfleet.engines.collective import SingleSite
+from netfleet.engines.host import Exchange, PartialHost, Tag
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.sites.network.outbox import Outbox
@@ -118,10 +118,10 @@ class Neighbourhood:
         """A site that is away does not run."""
 
 
-class SiteHost(Block):
+class SiteHost(PartialHost):
     """The host of one site's worker: a block that keeps a ledger, and remembers what it sent."""
 
-    alone = True  # nobody else is asked about this site's values
+    decides_alone = True  # nobody else is asked about this site's values
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class SiteHost(Block):
         exchange: Exchange,
         outbox: Outbox | None = None,
     ) -> None:
-        super().__init__(problem, hood, exchange, Alone())
+        super().__init__(problem, hood, exchange, SingleSite())
         self.hood, self.algorithm, self.outbox = hood, algorithm, outbox or Outbox()
         self._t = -1  # the round under way
         self.ledger: dict[int, Tensor] = {}
@@ -162,15 +162,15 @@ class SiteHost(Block):
                 state = state._replace(**{carried.field: getattr(state, carried.field) - back})
         return state
 
-    def memory(self) -> dict[str, Tensor]:
+    def network_state(self) -> dict[str, Tensor]:
         kept = {f"{_LEDGER}{j}": values.clone() for j, values in self.ledger.items()}
         since, lost = self.hood.links()
-        return kept | self.outbox.memory(self._t) | {_LOST: _pairs(lost), _SINCE: _pairs(since)}
+        return kept | self.outbox.network_state(self._t) | {_LOST: _pairs(lost), _SINCE: _pairs(since)}
 
-    def recall(self, memory: dict[str, Tensor]) -> None:
+    def load_network_state(self, memory: dict[str, Tensor]) -> None:
         names = [name for name in memory if name.startswith(_LEDGER)]
         self.ledger = {int(name.removeprefix(_LEDGER)): memory[name].clone() for name in names}
-        self.outbox.recall(memory)
+        self.outbox.load_network_state(memory)
         nothing = _pairs({})
         self.hood.recall(dict(memory.get(_SINCE, nothing).tolist()), dict(memory.get(_LOST, nothing).tolist()))
 

@@ -30,7 +30,7 @@ from netfleet.runs.run import open_run
 from netfleet.sites import LINGER
 from netfleet.sites.network.loop_thread import Bridge
 from netfleet.sites.network.outbox import Outbox
-from netfleet.sites.network.transport import Answer, Client, Server, Wanted, serve
+from netfleet.sites.network.transport import Answer, Client, SiteServer, Wanted, serve
 from netfleet.sites.network.wire import Expected, Kind
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.report import Report
@@ -111,7 +111,7 @@ class Node:
     def _begin(self, history: History, start: Start | None) -> None:
         """Open the doors; whoever was dropped by all its neighbours has nothing to open them for."""
         if start is not None:
-            self.host.recall(start(self.host.problem.workers).network)
+            self.host.load_network_state(start(self.host.problem.workers).network)
         self.desk.start(history.resumed)
         self._check_company(history.resumed)
         self.desk.snapshot = functools.partial(joining.durable_model, self)
@@ -124,7 +124,7 @@ class Node:
         return Client(self.site, self.identity, self.log.refused)
 
     async def _serve(self) -> Any:
-        self._handler = Server(self.site, self.outbox, self.desk, self.log.refused)
+        self._handler = SiteServer(self.site, self.outbox, self.desk, self.log.refused)
         return await serve(self.site, self.identity, self._handler)
 
     def _train(self, history: History, start: Start | None, display: Display) -> Snapshot:

@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 class Run(NamedTuple):
-    """Rows that lie together: where in the whole, and where among the chosen ones."""
+    """RowBlocks that lie together: where in the whole, and where among the chosen ones."""
 
     place: slice
     row: slice
 
 
-class Rows:
+class RowBlocks:
     """Some rows of a stack, in ascending order."""
 
     def __init__(self, places: Sequence[int]) -> None:
