@@ -185,9 +185,8 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     bench.add_argument(
         "--out",
         type=Path,
-        default=Path("benchmarks/results"),
         metavar="DIR",
-        help="where the tables go, in a folder with today's date (default: benchmarks/results)",
+        help="where the tables go, in a folder with today's date (default: benchmarks/results in the checkout)",
     )
     bench.set_defaults(command=_bench)
 
@@ -437,13 +436,9 @@ def _use_checkout(folder: str) -> None:
 
 def _bench(options: argparse.Namespace) -> int:
     _use_checkout("benchmarks")
-    from benchmarks import PARTS, run_parts
+    from benchmarks import command
 
-    if options.list:
-        print("\n".join(f"{name:12} {what}" for name, what in PARTS.items()))
-        return 0
-    run_parts(options.parts, options.out, options.quick)
-    return 0
+    return command.run(options.parts, options.out, quick=options.quick, show_parts=options.list)
 
 
 def _reproduce(options: argparse.Namespace) -> int:
