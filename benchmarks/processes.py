@@ -39,6 +39,6 @@ def output(
     return done.stdout
 
 
-def result(command: Sequence[str], **variables: str) -> Any:
+def result(command: Sequence[str]) -> Any:
     """What a command prints in its last line, as JSON."""
-    return json.loads(output(command, **variables).splitlines()[-1])
+    return json.loads(output(command).splitlines()[-1])
