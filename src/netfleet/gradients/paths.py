@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 Gradients = Literal["auto", "native", "stacked", "looped", "processes"]
-LARGEST_STACKED = 1 << 19  # numbers in a parameter that is stacked on a CPU (netfleet bench gradients)
+LARGEST_STACKED = 1 << 19  # numbers in a parameter that is stacked on a CPU (netfleet bench paths)
 Chunk = tuple[Tensor, Tensor]  # rows of the training data and their weights in a sum
 
 
