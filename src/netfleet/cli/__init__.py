@@ -185,9 +185,8 @@ def _add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     bench.add_argument(
         "--out",
         type=Path,
-        default=Path("benchmarks/results"),
         metavar="DIR",
-        help="where the tables go, in a folder with today's date (default: benchmarks/results)",
+        help="where the tables go, in a folder with today's date (default: benchmarks/results in the checkout)",
     )
     bench.set_defaults(command=_bench)
 
@@ -221,7 +220,11 @@ def _add_reproduce(commands: argparse._SubParsersAction[argparse.ArgumentParser]
         "--rehash", action="store_true", help="after netfleet gained options: write them into the stored runs' configs"
     )
     reproduce.add_argument(
-        "--from", dest="source", type=Path, default=Path("reproduce"), metavar="DIR", help="the configs (reproduce)"
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="DIR",
+        help="folder of the configs (default: reproduce in the checkout)",
     )
     reproduce.add_argument(
         "--out", type=Path, metavar="DIR", help="results and figures (the configs' folder; below --work if scaled)"
@@ -437,53 +440,16 @@ def _use_checkout(folder: str) -> None:
 
 def _bench(options: argparse.Namespace) -> int:
     _use_checkout("benchmarks")
-    from benchmarks import PARTS, run_parts
+    from benchmarks import command
 
-    if options.list:
-        print("\n".join(f"{name:12} {what}" for name, what in PARTS.items()))
-        return 0
-    run_parts(options.parts, options.out, options.quick)
-    return 0
+    return command.run(options.parts, options.out, quick=options.quick, show_parts=options.list)
 
 
 def _reproduce(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     _use_checkout("reproduce")
     from reproduce import command
-    from reproduce import speedup_figure as speedup
 
-    console = Console()
-    if options.rehash:
-        command.rehash(options.source, options.work, console)
-        return 0
-    if not options.names:
-        given = (options.draw, options.rounds, options.seeds, options.curve, options.scale != "full")
-        if any(given) or options.verify is not None:
-            raise ConfigError('say which figures or panels; "all" means all that an ordinary machine can make')
-        command.overview(options.source, console)
-        return 0
-    engine = {key: v for key in ("device", "threads") if (v := getattr(options, key)) is not None}
-    scale, rounds, seeds = options.scale, options.rounds, options.seeds
-    where = command.places(options.source, scale, rounds, seeds, options.out, options.work)
-    studies = speedup.asked(options.names)
-    if studies and (options.verify is not None or rounds is not None or options.curve or engine):
-        raise ConfigError(f"{speedup.NAME} takes --scale, --seeds and --draw only")
-    names = [name for name in options.names if name not in studies]
-    panels = command.selected(options.source, names, scale, rounds, seeds, **engine) if names else []
-    if options.verify is not None:
-        return 0 if command.verify(panels, where, options.verify, console, curves=options.curve) else 1
-    try:
-        if panels:
-            command.reproduce(panels, where, console, run=not options.draw, curves=options.curve)
-        if studies:
-            known = speedup.find(options.source, scale, seeds)
-            to_run = speedup.chosen(known, studies)
-            folder = (options.out or options.source) / speedup.NAME
-            speedup.reproduce(known, [] if options.draw else to_run, folder, where.pictures / "speedup.png", console)
-    except KeyboardInterrupt:
-        return _interrupted("what was reached is kept; the same command goes on")
-    return 0
+    return command.run(command.Options(**{key: value for key, value in vars(options).items() if key != "command"}))
 
 
 def _slug(name: str) -> str:
