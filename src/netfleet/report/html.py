@@ -20,6 +20,7 @@ from PIL import Image
 
 from netfleet.report import plots, table
 from netfleet.report.plots import DPI, QUANTITIES, XName
+from netfleet.runs.compare import group, has
 
 if TYPE_CHECKING:
     from netfleet.runs.history import History
@@ -58,7 +59,7 @@ def write_report(
         sampling=table.sampling_note(histories),
         several_seeds=any(row.seeds > 1 for row in rows),
         figures=_figures(histories, topology, label_counts),
-        quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if plots.has(histories, x)],
+        quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if has(histories, x)],
         network=_network(topology),
         runs=histories,
         hash=hashlib.sha256("".join(history.hash for history in histories).encode()).hexdigest(),
@@ -139,7 +140,7 @@ def _join(words: Iterable[str]) -> str:
 
 def _method(row: table.Row, rows: Sequence[table.Row], histories: Sequence[History]) -> dict[str, Any]:
     """A row of the table as the template wants it: texts, with the line that the figures draw it with."""
-    runs = plots.group(histories)[row.label]
+    runs = group(histories)[row.label]
     shown = table.columns(rows)
     return {
         "label": row.label,
@@ -191,7 +192,7 @@ def _versions() -> list[tuple[str, str]]:
 def _figures(
     histories: Sequence[History], topology: Topology, label_counts: npt.ArrayLike | None
 ) -> dict[str, str | None]:
-    xs: list[XName] = [x for x in QUANTITIES if plots.has(histories, x)]
+    xs: list[XName] = [x for x in QUANTITIES if has(histories, x)]
     return {
         **{x: _image(plots.draw_curves(histories, x)) for x in xs},
         "spread": _image(plots.draw_spread(histories)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -22,12 +22,11 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-if TYPE_CHECKING:
-    from netfleet.runs.history import History
+from netfleet.runs.compare import Band, Floats, band, group, has
+from netfleet.runs.history import History
 
-Floats = npt.NDArray[np.float64]
 XName = Literal["round", "bytes", "samples"]
-Groups = Mapping[str, "Sequence[History]"]
+Groups = Mapping[str, Sequence[History]]
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito, Tol); the strongest is NET-FLEET's.
 OURS, OTHERS = "#D55E00", ("#0072B2", "#009E73", "#AA4499", "#333333", "#56B4E9", "#E69F00", "#882255", "#999933")
@@ -110,23 +109,6 @@ class Look(NamedTuple):
         return {"color": self.color, "linestyle": style, "linewidth": self.width, "zorder": self.zorder}
 
 
-class Band(NamedTuple):
-    """Mean, lowest and highest over seeds at each place of the horizontal axis."""
-
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-
-
-def group(histories: Iterable[History]) -> dict[str, list[History]]:
-    """The histories of each label, labels in order of appearance."""
-    groups: dict[str, list[History]] = {}
-    for history in histories:
-        groups.setdefault(history.label, []).append(history)
-    return groups
-
-
 def looks(labels: Iterable[str]) -> dict[str, Look]:
     """One colour, line style and marker per label; the first NET-FLEET is the most prominent."""
     labels = list(dict.fromkeys(labels))
@@ -137,24 +119,6 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
         for i, label in enumerate(others)
     }
     return result if ours is None else result | {ours: Look(OURS, (), "o", 2.5, 4)}
-
-
-def band(histories: Iterable[History], column: str, x: str = "round") -> Band:
-    """Mean and range of a column over seeds, which meet by round; a round counts the seeds that reached it."""
-    points: dict[int, list[tuple[float, float]]] = {}
-    for history in histories:
-        for record in history:
-            place, value = record.get(x), record.get(column)
-            if place is not None and value is not None and math.isfinite(value):
-                points.setdefault(record["round"], []).append((place, value))
-    rows = [np.array(points[t], dtype=np.float64).T for t in sorted(points)]
-    statistics = [(places.mean(), values.mean(), values.min(), values.max()) for places, values in rows]
-    return Band(*np.array(statistics, dtype=np.float64).reshape(-1, 4).T)
-
-
-def has(histories: Iterable[History], column: str) -> bool:
-    """Whether any run measured it."""
-    return any(record.get(column) is not None for history in histories for record in history)
 
 
 def draw_curves(histories: Sequence[History], x: XName = "round") -> Figure:

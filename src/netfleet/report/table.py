@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from netfleet.report.plots import group
+from netfleet.runs.compare import group
 
 if TYPE_CHECKING:
     from netfleet.runs.history import History
