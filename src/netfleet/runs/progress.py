@@ -1,22 +1,22 @@
-"""The live display of a run: a bar in a terminal, a line now and then in a log."""
+"""The progress of runs: a bar in a terminal, four lines per run in a log."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 
-class Display(Protocol):
+class Display:
     """What a run reports its progress to."""
 
     def begin(self, label: str, done: int, rounds: int) -> None:
-        """A run begins, or goes on after `done` rounds."""
+        """A run starts, or resumes after `done` rounds."""
 
     def round(self, t: int) -> None:
         """Round t is done."""
@@ -25,7 +25,7 @@ class Display(Protocol):
         """An evaluation was taken."""
 
     def note(self, text: str) -> None:
-        """Something to know about the run right now; empty: no more."""
+        """Show a note about the run until the next one; an empty one removes it."""
 
     def end(self) -> None:
         """The run is over."""
@@ -34,19 +34,12 @@ class Display(Protocol):
         """A run is not made after all."""
 
 
-class Quiet:
-    """No display."""
-
-    def begin(self, label: str, done: int, rounds: int) -> None: ...
-    def round(self, t: int) -> None: ...
-    def record(self, record: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
-    def end(self) -> None: ...
-    def skip(self, label: str) -> None: ...
+class Quiet(Display):
+    """Shows nothing."""
 
 
-class Live:
-    """Rounds per second, time left, accuracy and consensus error of the run under way; finished runs stay visible."""
+class Live(Display):
+    """Shows rounds per second, time left, accuracy and consensus error of a run; finished runs stay visible."""
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         self.console, self.runs = console, runs
@@ -74,7 +67,7 @@ class Live:
     def begin(self, label: str, done: int, rounds: int) -> None:
         self._begun += 1
         self.label = f"[{self._begun}/{self.runs}] {label}" if self.runs > 1 else label
-        self._rounds, self._said, self._measured = rounds, 0, ""
+        self._rounds, self._quarters, self._measured = rounds, 0, ""
         self._task = self._progress.add_task(self.label.replace("[", r"\["), total=rounds, completed=done, note="")
 
     def round(self, t: int) -> None:
@@ -84,8 +77,8 @@ class Live:
         self._measured = note = describe(record)
         self._progress.update(self._task, note=note)
         quarters = 4 * record["round"] // self._rounds
-        if not self.console.is_terminal and quarters > self._said:  # a log gets four lines a run
-            self._said = quarters
+        if not self.console.is_terminal and quarters > self._quarters:
+            self._quarters = quarters
             line = f"{self.label}: round {record['round']}/{self._rounds}  {note}{self.aside()}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
             self.console.file.flush()
@@ -100,7 +93,7 @@ class Live:
         self._begun += 1
 
     def aside(self) -> str:
-        """What a line of the log ends with."""
+        """The end of a line in the log."""
         return ""
 
 
@@ -115,8 +108,8 @@ class Work(NamedTuple):
 class LiveTotal(Live):
     """As `Live`, with a bar over all runs and the time that they still need.
 
-    `work` has what every run still needs by the run's label. The time of a kind's unit of cost is the one seen since
-    this display began, else the one in `paces`, else the mean over what was seen.
+    `work` has what each run still needs, by label. The time for a unit of cost is the one measured for the run's kind
+    since the display started, else the one in `paces`, else the mean over all kinds measured.
     """
 
     def __init__(
@@ -143,7 +136,7 @@ class LiveTotal(Live):
 
     def end(self) -> None:
         super().end()
-        self._work.pop(self._name)  # also where it stopped early
+        self._work.pop(self._name)  # even where the run stopped early
         self._progress.update(self._task, visible=False)
 
     def skip(self, label: str) -> None:
@@ -152,17 +145,16 @@ class LiveTotal(Live):
 
     @property
     def left(self) -> float:
-        """Seconds until all runs are done, as far as one can tell."""
+        """The estimated seconds until all runs are done."""
         return sum(work.rounds * work.cost * self._pace(work.kind) for work in self._work.values())
 
     @property
     def part(self) -> float:
-        """Of the time for all runs, how much has passed."""
+        """The share of the time for all runs that has passed."""
         passed = sum(seconds for _, seconds in self._seen.values())
         return passed / (passed + self.left) if passed else 0.0
 
     def aside(self) -> str:
-        """The part that is done and the time that is left."""
         return f"; {100 * self.part:.0f} % of all, {in_words(self.left)} left" if self._seen else ""
 
     def _pace(self, kind: Hashable) -> float:
@@ -181,7 +173,7 @@ class _RoundsPerSecond(ProgressColumn):
 
 
 class _TimeLeft(TimeRemainingColumn):
-    """Of a run by its own speed, of all runs by what their display reckons."""
+    """Of a run by its own speed, of all runs by the display's estimate."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["left"], "progress.remaining") if "left" in task.fields else super().render(task)
@@ -196,7 +188,7 @@ def in_words(seconds: float) -> str:
 
 
 def describe(record: dict[str, Any]) -> str:
-    """The two numbers to watch."""
+    """Accuracy (or distance to the optimum, or loss) and consensus error."""
     if record.get("accuracy") is not None:
         quality = f"accuracy {100 * record['accuracy']:.1f} %"
     elif record.get("distance2") is not None:
