@@ -286,7 +286,8 @@ def test_exact_gradients_stay_below_theorem_1(
 
 def test_the_smoothness_of_quadratics_is_found() -> None:
     problem = Quadratics(4, d=6, mu=0.5, L=3.0, heterogeneity=2.0, dtype=torch.float64)
-    each, average = estimates.smoothness(problem, iterations=300, tolerance=1e-6)
+    each = estimates.smoothness(problem, iterations=300, tolerance=1e-6)
+    average = estimates.mean_smoothness(problem, iterations=300, tolerance=1e-6)
     assert each.value == pytest.approx(3.0, rel=1e-6)
     assert each.error < 1e-4
     assert average.value == pytest.approx(np.linalg.norm(problem.A.mean(0).numpy(), 2), rel=1e-6)
@@ -294,7 +295,7 @@ def test_the_smoothness_of_quadratics_is_found() -> None:
 
 def test_few_iterations_say_how_far_they_are() -> None:
     problem = Quadratics(3, d=6, dtype=torch.float64)
-    rough, _ = estimates.smoothness(problem, iterations=3)
+    rough = estimates.smoothness(problem, iterations=3)
     eigenvalues = np.linalg.eigvalsh(problem.A.numpy()).ravel()
     assert rough.error > 1e-3
     assert np.abs(eigenvalues - rough.value).min() <= rough.error
@@ -339,7 +340,7 @@ def test_the_smoothness_of_a_network_is_below_what_a_step_shows() -> None:
         seed=0,
         engine=EngineConfig(),
     )
-    each, average = estimates.smoothness(problem)
+    each, average = estimates.smoothness(problem), estimates.mean_smoothness(problem)
     x, v = problem.start().repeat(3, 1), torch.randn(3, problem.d)
     v = v / v.norm(dim=1, keepdim=True)
     slopes = (problem.full_grad(x + 1e-2 * v) - problem.full_grad(x)).norm(dim=1) / 1e-2
@@ -736,7 +737,7 @@ def test_what_is_known_of_nonconvex_logistic_regression(partition: Any) -> None:
     x = torch.randn(problem.d, dtype=torch.float64).requires_grad_()
     (slope,) = torch.autograd.grad(problem.values(x.expand(8, -1)).mean(), x)
     torch.testing.assert_close(slope, problem.objective(x.detach())[1])
-    assert estimates.smoothness(problem)[0].value <= problem.smoothness * (1 + 1e-6)  # type: ignore[operator]
+    assert estimates.smoothness(problem).value <= problem.smoothness * (1 + 1e-6)  # type: ignore[operator]
     assert estimates.variance(problem).value <= problem.variance  # type: ignore[operator]
     few, full = problem.grad(x.detach().repeat(8, 1), problem.sample(0, 1)), problem.full_grad(x.detach().repeat(8, 1))
     assert few.shape == full.shape == (8, 123)
@@ -750,7 +751,7 @@ def test_nonconvex_logistic_regression_wants_two_classes() -> None:
 def test_curvatures_of_both_signs_do_not_confuse_the_power_iteration() -> None:
     problem = Quadratics(2, d=3, dtype=torch.float64)
     problem.A = torch.diag(torch.tensor([2.0, -2.0, 0.5], dtype=torch.float64)).repeat(2, 1, 1)
-    each, average = estimates.smoothness(problem)
+    each, average = estimates.smoothness(problem), estimates.mean_smoothness(problem)
     for found in (each, average):
         assert found.value == pytest.approx(2, rel=1e-3)
         assert found.error < 0.05

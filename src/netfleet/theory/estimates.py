@@ -44,8 +44,8 @@ class Survey(NamedTuple):
         return Constants(m, lam, self.L.value, noise, self.gap.value, m * zeta2 + (m - 1) * noise, zeta2).checked()
 
 
-def smoothness(problem: Problem, iterations: int = 200, tolerance: float = 0.01) -> tuple[Estimate, Estimate]:
-    """The largest |eigenvalue| of a worker's Hessian, over the hosted workers, and that of the average's.
+def smoothness(problem: Problem, iterations: int = 200, tolerance: float = 0.01) -> Estimate:
+    """The largest |eigenvalue| of a worker's Hessian, over the hosted workers.
 
     Power iteration on Hessian-vector products, which are central differences of exact gradients. It ends when the error
     is below `tolerance` of the value, or after `iterations`.
@@ -56,14 +56,18 @@ def smoothness(problem: Problem, iterations: int = 200, tolerance: float = 0.01)
     """
     point = problem.start().expand(len(problem.workers), -1)
     each = _power(lambda v: _curvature(problem, point, v), _directions(problem, len(point)), iterations, tolerance)
-    both = _power(
-        lambda v: _curvature(problem, point, v.expand_as(point)).mean(dim=0, keepdim=True),
-        _directions(problem, 1),
-        iterations,
-        tolerance,
-    )
-    worst = max(each, key=lambda estimate: estimate.value)
-    return worst._replace(how="at x⁰, worst worker, power iteration"), both[0]._replace(how="at x⁰, power iteration")
+    return max(each, key=lambda estimate: estimate.value)._replace(how="at x⁰, worst worker, power iteration")
+
+
+def mean_smoothness(problem: Problem, iterations: int = 200, tolerance: float = 0.01) -> Estimate:
+    """The largest |eigenvalue| of the Hessian of f, as `smoothness` finds it."""
+    point = problem.start().expand(len(problem.workers), -1)
+
+    def apply(v: Tensor) -> Tensor:
+        return _curvature(problem, point, v.expand_as(point)).mean(dim=0, keepdim=True)
+
+    (found,) = _power(apply, _directions(problem, 1), iterations, tolerance)
+    return found._replace(how="at x⁰, power iteration")
 
 
 def variance(problem: Problem, draws: int = 32) -> Estimate:
@@ -115,9 +119,8 @@ def gap(problem: Problem, L: float, steps: int = 50) -> Estimate:
 
 def survey(problem: Problem) -> Survey:
     """All constants: those that the problem knows, and estimates of the others."""
-    each, mean = smoothness(problem)
-    if problem.smoothness is not None:
-        each = Estimate(problem.smoothness, how="known")
+    mean = mean_smoothness(problem)
+    each = smoothness(problem) if problem.smoothness is None else Estimate(problem.smoothness, how="known")
     noise = variance(problem) if problem.variance is None else Estimate(problem.variance, how="known")
     slope = problem.objective(problem.start())[1].double().square().sum().item()
     apart = gap(problem, L=max(mean.value, torch.finfo(problem.dtype).tiny))
