@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"netfleet {version('netfleet')}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(required=True, prog="netfleet", metavar="COMMAND", help=argparse.SUPPRESS)
     for module in (module for group in GROUPS.values() for module in group):
         command = commands.add_parser(_name(module), description=module.__doc__)
         module.add(command)
