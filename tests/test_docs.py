@@ -34,13 +34,14 @@ def test_the_examples_in_docstrings_run(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_the_readmes_experiment_runs() -> None:
-    text, *more = blocks("README.md", "toml")
+def test_the_readmes_experiment_runs_and_so_do_changes_of_it() -> None:
+    (text,) = blocks("README.md", "toml")
     table = tomllib.loads(text) | {"rounds": 2, "seeds": [0]}
     histories = run_experiment(experiment(table))
     assert [h.label for h in histories] == ["NET-FLEET", "LD-SGD"]
-    assert len(more) == 2
-    for change in more:
+    changes = blocks("docs/experiments.md", "toml")
+    assert len(changes) == 2
+    for change in changes:
         assert run_experiment(experiment(table | tomllib.loads(change)))[0].last["round"] == 2
 
 
