@@ -256,7 +256,7 @@ def test_the_command_writes_an_experiment_that_runs(tmp_path: Path, capsys: Any)
         (["--grid", "etta=0.1"], "no algorithm of the experiment has a parameter 'etta' (did you mean 'eta'?)"),
         (["--grid", "eta"], "--grid takes NAME=A,B"),
         (["--grid", "eta=a,b"], "--grid takes NAME=A,B"),
-        (["--grid", "eta=0.1", "--grid", "eta=0.2"], "eta was given before; give all its values at once"),
+        (["--grid", "eta=0.1", "--grid", "eta=0.2"], "eta was given before; say all its values at once"),
         (["--grid", "eta=-1"], "step size must be a finite number above 0, got -1"),
     ],
 )

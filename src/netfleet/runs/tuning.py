@@ -1,15 +1,15 @@
-"""Tuning: every method on the same grid of hyper-parameters, in full or by successive halving.
+"""Hyper-parameters chosen by trying: every method on the same grid, in full or by successive halving.
 
 Successive halving (Jamieson, Talwalkar 2016) gives all points of a method's grid a few rounds, and the better third of
-them three times as many, until one point has all rounds. A stage resumes the runs of the stage before. Halving favours
-points that start fast, and may keep a large step size that fails late.
+them three times as many, until one is left with all. A run goes on where it stopped, so a point costs its rounds once.
+It favours what starts fast: a large step size that fails late is found out too late.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,20 +21,22 @@ from netfleet.algorithms.build import make_algorithm
 from netfleet.errors import ConfigError
 from netfleet.registry import suggestion
 from netfleet.runs.build import Setting, build_setting, check_all
-from netfleet.runs.config import Experiment, RunConfig, Table
+from netfleet.runs.config import Experiment, Table
 from netfleet.runs.history import History
 from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.run import run_one
 
-Grid = Mapping[str, Sequence[float]]
-GRID: Grid = {"eta": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
-FACTOR = 3  # one point in three continues, for three times the rounds
-LAST = 0.1  # a point's score is the mean over the evaluations in the last tenth of its rounds
+Grid = Mapping[str, Sequence[Any]]
+GRID: dict[str, Sequence[Any]] = {"eta": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
+#: Of the points of a stage, one in so many goes on, for so many times the rounds.
+FACTOR = 3
+#: A point is judged by the evaluations in the last tenth of its rounds.
+LAST = 0.1
 
 
 def parse_grid(texts: Sequence[str]) -> Grid:
-    """The grid of texts such as `eta=0.01,0.1`; the default one if there are none."""
-    grid: dict[str, Sequence[float]] = {}
+    """`eta=0.01,0.1` texts as a grid; without any, the usual one."""
+    grid: dict[str, Sequence[Any]] = {}
     for text in texts:
         name, _, values = text.partition("=")
         try:
@@ -42,7 +44,7 @@ def parse_grid(texts: Sequence[str]) -> Grid:
         except ValueError:
             raise ConfigError(f"--grid takes NAME=A,B,… with numbers, got {text!r}; for example eta=0.01,0.1") from None
         if name.strip() in grid:
-            raise ConfigError(f"--grid {text}: {name.strip()} was given before; give all its values at once")
+            raise ConfigError(f"--grid {text}: {name.strip()} was given before; say all its values at once")
         grid[name.strip()] = numbers
     return grid or GRID
 
@@ -52,7 +54,7 @@ class Trial:
     """One point of a method's grid."""
 
     method: str
-    point: tuple[tuple[str, float], ...]
+    point: tuple[tuple[str, Any], ...]
     experiment: Experiment
 
     @property
@@ -63,21 +65,22 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trial's score after some rounds: the accuracy, or −loss where there is no accuracy."""
+    """How good a trial was after some rounds: accuracy where there is one, else the loss with its sign turned."""
 
     trial: Trial
     score: float
     rounds: int
-    reached: float | None = None  # mean of the first rounds with the target, if all seeds reached it
+    #: The round in which it first had the target, if one was given and all seeds did.
+    reached: float | None = None
 
     @property
     def rank(self) -> tuple[float, float]:
-        """The sort key, best first: rounds to the target, then score."""
+        """Outcomes in this order are the best first: by the rounds to the target, then by the score."""
         return (math.inf if self.reached is None else self.reached, -self.score)
 
 
 def trials(experiment: Experiment, grid: Grid = GRID) -> dict[str, list[Trial]]:
-    """The points of every method by its label; a grid's parameter that a method lacks is left out for it."""
+    """The points of every method, by its label; a method that lacks a parameter of the grid goes without."""
     _check(experiment, grid)
     found: dict[str, list[Trial]] = {}
     labels = [run.label for run in experiment.runs()][: len(experiment.algorithms)]
@@ -102,8 +105,8 @@ def _check(experiment: Experiment, grid: Grid) -> None:
             raise ConfigError(f"the grid of {name} must be one or more numbers, got {list(values)}")
 
 
-def _at(table: Table, point: Sequence[tuple[str, float]]) -> Table:
-    """An algorithm's table with the values of a point; of a schedule, the first step size."""
+def _at(table: Table, point: Sequence[tuple[str, Any]]) -> Table:
+    """An algorithm's table with the values of a point; a schedule's step size is where it starts."""
     changed = dict(table)
     for name, value in point:
         scheduled = name == "eta" and isinstance(table[name], Mapping) and "start" in table[name]
@@ -113,7 +116,7 @@ def _at(table: Table, point: Sequence[tuple[str, float]]) -> Table:
 
 
 def stages(rounds: int, points: int, every: int, halving: bool) -> list[int]:
-    """The rounds of each stage; the last one has all rounds."""
+    """After how many rounds points are left behind; the last stage has all rounds."""
     count = math.ceil(math.log(points, FACTOR) - 1e-9) if halving and points > 1 else 0
     wanted = [rounds / FACTOR**k for k in range(count, 0, -1)]
     early = {min(rounds, max(every, math.ceil(r / every) * every)) for r in wanted}
@@ -121,7 +124,7 @@ def stages(rounds: int, points: int, every: int, halving: bool) -> list[int]:
 
 
 def starts(experiment: Experiment, grid: Grid = GRID, *, halving: bool = False) -> int:
-    """The number of times that `tune` starts or resumes a run."""
+    """How many times a run is begun or gone on with."""
     total = 0
     for points in trials(experiment, grid).values():
         left = len(points)
@@ -139,10 +142,10 @@ def tune(
     target: float | None = None,
     display: Display | None = None,
 ) -> dict[str, list[Outcome]]:
-    """Run every method's points and return their outcomes, best first.
+    """Try every method's points and return how they did, the best first.
 
-    The best has the highest final score or, with a `target` (an accuracy, or a loss where there is no accuracy), needs
-    the fewest rounds to it. With `out`, runs are stored there, and the same call resumes them after an interruption.
+    The best has the highest score in the end or, with a `target` (an accuracy; a loss where there is none), is there
+    in the fewest rounds. With `out`, runs are kept there, and the same command goes on with them after an interruption.
     """
     if target is not None and not math.isfinite(target):
         raise ConfigError(f"the target must be a number (an accuracy such as 0.9, or a loss), got {target}")
@@ -164,7 +167,7 @@ def tune(
 
 
 def _check_first(methods: Mapping[str, Sequence[Trial]], setting: Setting, target: float | None) -> None:
-    """Reject bad input of any run before the first one starts."""
+    """Find what would be refused by the last run before the first is made."""
     for trial in itertools.chain.from_iterable(methods.values()):
         check_all(trial.experiment, setting)
     if target is not None:
@@ -186,13 +189,11 @@ def _outcome(trial: Trial, made: Sequence[History], rounds: int, target: float |
 
 
 def _until(history: History, rounds: int) -> History:
-    """The history up to a round: a stored run may have more."""
+    """What was known after so many rounds: a run that is kept may have gone on since."""
     return replace(history, records=[record for record in history if record["round"] <= rounds])
 
 
-def _run(
-    trial: Trial, run: RunConfig, rounds: int, setting: Callable[[int], Setting], out: Path | None, display: Display
-) -> History:
+def _run(trial: Trial, run: Any, rounds: int, setting: Any, out: Path | None, display: Display) -> History:
     folder = None if out is None else out / run.hash[:16]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -209,7 +210,7 @@ def score(history: History) -> float:
 
 
 def rounds_to(history: History, target: float) -> int | None:
-    """The first evaluated round with at least this accuracy (at most this loss, where there is no accuracy)."""
+    """The first round that was seen with this accuracy or more (this loss or less, where there is no accuracy)."""
     for record in history:
         labelled = record.get("accuracy") is not None
         _check_target(target, labelled=labelled)
@@ -223,13 +224,13 @@ def _quality(record: Mapping[str, Any]) -> float:
 
 
 def best(experiment: Experiment, results: Mapping[str, Sequence[Outcome]]) -> Experiment:
-    """The experiment with every method at its best point, without methods that diverged at all points."""
+    """The experiment with every method at its best point; one that diverged at all of them is left out."""
     found = [outcomes[0] for outcomes in results.values() if math.isfinite(outcomes[0].score)]
     return replace(experiment, algorithms=tuple(o.trial.experiment.algorithms[0] for o in found))
 
 
 def at_the_edge(outcomes: Sequence[Outcome], grid: Grid) -> list[str]:
-    """The parameters whose best value is the smallest or the largest of several in the grid."""
+    """The parameters whose best value is the first or the last of several in the grid."""
     if not math.isfinite(outcomes[0].score):
         return []
     return [
