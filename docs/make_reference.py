@@ -40,11 +40,11 @@ HEAD = """# Experiment files
 
 Made by `python docs/make_reference.py` from the code; do not edit by hand.
 
-An experiment is a TOML file. A *kind* is a name (`model = "mlp"`), a table with parameters
-(`model = {kind = "mlp", hidden = [128]}`), or `"package.module:factory"` for a part of your own. netfleet looks for
-modules beside the file, in the current folder and among the installed packages. `path`s are relative to the current
-folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` changes any value: `algorithms.eta=0.1` for every
-algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
+An experiment is a TOML file. A *kind* is a name (`model = "mlp"`), a table with parameters (`model = {kind
+= "mlp", hidden = [128]}`), or `"package.module:factory"` for a part of your own. netfleet looks for modules
+beside the file, in the current folder and among the installed packages. `path`s are relative to the current
+folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` changes any value: `algorithms.eta=0.1`
+for every algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
 
 | top-level key | default | |
 |---|---|---|
@@ -60,7 +60,8 @@ algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
 
 ## Parts of your own
 
-netfleet calls a factory with the parameters of its table in the file, and with those of the following that it names:
+netfleet calls a factory with the parameters of its table in the file, and with those of the following that
+it names:
 
 | part | is also given | returns |
 |---|---|---|
@@ -72,13 +73,14 @@ netfleet calls a factory with the parameters of its table in the file, and with 
 | `algorithms.kind` | | a `netfleet.Algorithm`: see `examples/my_algorithm.py` |
 | `topology.kind` | `seed` | a networkx graph on 0, …, m − 1 |
 
-In Python every part can also be the object itself: `nf.simulate(MyMethod(), topology=nx.petersen_graph(), problem=…)`.
+In Python every part can also be the object itself: `nf.simulate(MyMethod(), topology=nx.petersen_graph(),
+problem=…)`.
 """
 
 
 ALGORITHMS_NOTE = """`netfleet algorithms KIND` prints a method's equations and citation. FedAvg, generalized FedAvg,
-parallel SGD, SCAFFOLD, Scaffnew, SPIDER, SVRG and VRL-SGD have a server: they average exactly
-whatever the topology, with one message up and one down per participating worker.
+parallel SGD, SCAFFOLD, Scaffnew, SPIDER, SVRG and VRL-SGD have a server: they average exactly whatever the topology,
+with one message up and one down per participating worker.
 
 """
 COMPRESS_NOTE = """Any method over a graph can compress its messages:
@@ -89,12 +91,12 @@ kind = "net-fleet"
 compress = { kind = "quantize", bits = 8 }
 ```
 
-Workers send differences to what their neighbours already know, as in CHOCO-SGD, so errors fade.
-`memory = false` sends the vectors themselves, which a time-varying graph needs. `gamma` is the step
-towards the neighbours, by default the codec's own: 1, for top-k 4 · `share`, for random-k `share`;
-lower it if the run oscillates or diverges. D², LED and ProxSkip reject top-k and random-k, with which
-they can diverge even at small step sizes: they learn their correction from differences of the
-models, most of which are then outdated.
+Workers send differences to what their neighbours already know, as in CHOCO-SGD, so errors fade. `memory =
+false` sends the vectors themselves, which a time-varying graph needs. `gamma` is the step towards the
+neighbours, by default the codec's own: 1, for top-k 4 · `share`, for random-k `share`; lower it if the run
+oscillates or diverges. D², LED and ProxSkip reject top-k and random-k, with which they can diverge even at
+small step sizes: they learn their correction from differences of the models, most of which are then
+outdated.
 
 """
 NETWORK_NOTE = """
