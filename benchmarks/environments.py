@@ -9,23 +9,18 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processes import Unavailable, output
 from netfleet.data.files import cache_folder
 
 
-class Unavailable(Exception):
-    """A library that cannot be installed or run, with the reason."""
-
-
 def environment(script: Path, make: bool = True) -> str:
-    """The Python of a script's environment, made if it is not there yet."""
-    needs = _metadata(script.read_text(encoding="utf-8"))
-    version = re.sub(r"[^\d.]|\.\*", "", needs["requires-python"])
+    """The Python of a script's environment; makes the environment first if it is missing."""
+    needs = metadata(script.read_text(encoding="utf-8"))
     mark = hashlib.sha256(json.dumps(needs, sort_keys=True).encode()).hexdigest()[:12]
     folder = cache_folder() / "bench" / f"{script.stem}-{mark}"
     python = folder / "bin" / "python"
@@ -33,40 +28,36 @@ def environment(script: Path, make: bool = True) -> str:
         if not make:
             raise Unavailable(f"it is not installed in {folder}")
         shutil.rmtree(folder, ignore_errors=True)
-        _install([_find_python(version), "-m", "venv", str(folder)])
+        version = re.sub(r"[^\d.]|\.\*", "", needs["requires-python"])
+        output([_find_python(version), "-m", "venv", str(folder)])
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        for packages, more in _steps(needs):
-            _install([*pip, *more, *packages])
+        for packages in install_steps(needs):
+            output([*pip, *packages], timeout=1800)
         (folder / "complete").touch()
     return str(python)
 
 
-def _steps(needs: dict[str, Any]) -> list[tuple[list[str], list[str]]]:
-    """torch first and alone: what else asks for it then finds the build for CPUs."""
+def install_steps(needs: dict[str, Any]) -> list[list[str]]:
+    """torch first and alone, so that the packages that ask for it find the build for CPUs."""
     torch = [package for package in needs["dependencies"] if package.startswith("torch==")]
     without = needs.get("tool", {}).get("netfleet", {}).get("no-deps", [])
-    steps = [(torch, []), (list(needs["dependencies"]), []), (list(without), ["--no-deps"])]
-    return [(packages, more) for packages, more in steps if packages]
-
-
-def _install(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
-        raise Unavailable((lines or ["failed"])[-1])
+    return [step for step in (torch, needs["dependencies"], ["--no-deps", *without] if without else []) if step]
 
 
 def _find_python(version: str) -> str:
     if f"{sys.version_info.major}.{sys.version_info.minor}" == version:
         return sys.executable
-    installed = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
-    for candidate in (*installed, shutil.which(f"python{version}")):
-        if candidate and subprocess.run([candidate, "--version"], capture_output=True).returncode == 0:
-            return str(candidate)
+    installed = sorted(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")))
+    for candidate in (*installed, *filter(None, [shutil.which(f"python{version}")])):
+        try:
+            output([candidate, "--version"])
+        except Unavailable:
+            continue
+        return candidate
     raise Unavailable(f"needs Python {version}, which is not here")
 
 
-def _metadata(text: str) -> dict[str, Any]:
+def metadata(text: str) -> dict[str, Any]:
     """The inline metadata of a script (PEP 723)."""
     block = re.search(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$", text)
     if block is None:

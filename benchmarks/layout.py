@@ -5,27 +5,25 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from benchmarks.measure import Report, alternating, ratio
+from benchmarks.measure import ResultTable, alternating, ratio
+from benchmarks.setting import Setting, network
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.gradients.samples import DeviceSamples
-from netfleet.problems.models import MODELS
 
 
-def run(quick: bool) -> Report:
+def run(setting: Setting) -> ResultTable:
     """One gradient of the paper's CNN, batch 32, one thread."""
-    report = Report("layout", "Images with the channels last in memory, in PyTorch", ("strides", "÷ ours"))
-    model = MODELS.build("cnn", inputs=(1, 28, 28), classes=10)
+    table = ResultTable("Images with the channels last in memory, in PyTorch", "strides | ÷ ours")
+    model, every = network("cnn"), torch.arange(32)
     images, labels = torch.rand(32, 1, 28, 28), torch.randint(0, 10, (32,))
-    ours = DeviceSamples(images, labels, torch.float32, torch.device("cpu"), channels_last=True).inputs(
-        torch.arange(32)
-    )
+    ours = DeviceSamples(images, labels, torch.float32, torch.device("cpu"), channels_last=True).inputs(every)
     theirs = images.contiguous(memory_format=torch.channels_last)
 
     def gradient(inputs: torch.Tensor) -> None:
         torch.autograd.grad(F.cross_entropy(model(inputs), labels), list(model.parameters()))
 
     with one_intra_op_thread():
-        times = alternating([lambda: gradient(theirs), lambda: gradient(ours)], 10 if quick else 50)
-    report.add(f"as `contiguous(channels_last)` returns them, {theirs.stride()}", ratio(*times))
-    report.notes = [f"Ours: {ours.stride()}, what channels last means with one channel."]
-    return report
+        times = alternating([lambda: gradient(theirs), lambda: gradient(ours)], setting.pick(50, 10, 1))
+    table.add(f"as `contiguous(channels_last)` returns them, {theirs.stride()}", ratio(*times))
+    table.notes = [f"Ours: {ours.stride()}, what channels last means with one channel."]
+    return table

@@ -1,4 +1,4 @@
-"""Side by side: every figure is a ratio of two things that were timed in turn, with its spread."""
+"""Timing side by side: every number is a ratio of two things that were timed in turn, with its spread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from netfleet.compute.threads import available_threads
 
 Timed = Callable[[], object]
 
@@ -32,25 +37,24 @@ class Spread:
 
 
 @dataclass
-class Report:
-    """One table of results."""
+class ResultTable:
+    """One table of results; the columns are separated by " | "."""
 
-    name: str
     title: str
-    columns: Sequence[str]
-    rows: list[Sequence[str]] = field(default_factory=list)
+    columns: str
+    rows: list[list[str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def add(self, *cells: object) -> None:
+        """Add a row and print it."""
         self.rows.append([str(cell) for cell in cells])
         print("  " + " · ".join(self.rows[-1]), flush=True)
 
     def markdown(self) -> str:
-        lines = [f"| {' | '.join(self.columns)} |", f"|{'---|' * len(self.columns)}"]
+        """The table, with the machine above it and the notes below."""
+        lines = [f"| {self.columns} |", f"|{'---|' * len(self.columns.split(' | '))}"]
         lines += [f"| {' | '.join(row)} |" for row in self.rows]
-        return (
-            f"# {self.title}\n\n{machine()}\n\n" + "\n".join(lines + [""] + [f"- {note}" for note in self.notes]) + "\n"
-        )
+        return "\n".join([f"# {self.title}", "", machine(), "", *lines, "", *(f"- {note}" for note in self.notes), ""])
 
 
 def seconds(run: Timed) -> float:
@@ -66,6 +70,11 @@ def alternating(runs: Sequence[Timed], repeats: int) -> list[list[float]]:
     return [list(times) for times in zip(*turns, strict=True)]
 
 
+def milliseconds(times: Sequence[float]) -> Spread:
+    """The spread of some times, in milliseconds."""
+    return Spread.of([1e3 * t for t in times])
+
+
 def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
     """The spread of the quotients, turn by turn."""
     return Spread.of([a / b for a, b in zip(above, below, strict=True)])
@@ -73,18 +82,14 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
 
 def machine() -> str:
     """The machine and the versions, in one line."""
-    import torch
-
-    from netfleet.compute.threads import available_threads
-
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            model = next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         model = platform.processor() or platform.machine()
-    kind = torch.backends.cpu.get_cpu_capability()
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30 if hasattr(os, "sysconf") else 0
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
-        f"{model} ({kind}), {available_threads()} cores, {memory:.0f} GiB; Python {platform.python_version()}, "
-        f"torch {torch.__version__}. Ratios are medians of alternating runs with their quartiles."
+        f"{model} ({torch.backends.cpu.get_cpu_capability()}), {available_threads()} cores, {memory:.0f} GiB; Python "
+        f"{platform.python_version()}, torch {torch.__version__}. Ratios are medians of alternating runs with their "
+        "quartiles."
     )

@@ -1,8 +1,10 @@
-"""The job that all parts measure: the paper's setting, m = 50, K = 10, batch 32, on images of MNIST's shape."""
+"""The job that the parts measure: the paper's setting, m = 50, K = 10, batch 32, on images of MNIST's shape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,29 +20,52 @@ from netfleet.problems import ModuleProblem, Problem
 from netfleet.problems.models import MODELS
 from netfleet.topology.topology import Topology, make_topology
 
-M, K, BATCH, ETA = 50, 10, 32, 0.01
+T = TypeVar("T")
+ETA = 0.01
 
 
-def images(samples: int = 60_000, shape: tuple[int, ...] = (1, 28, 28), tests: int = 10_000) -> Dataset:
-    """Random images and labels: the time of a gradient does not depend on what is in them."""
-    generator = randomness.torch_generator("benchmark", samples)
-    x = torch.rand(samples, *shape, generator=generator)
-    y = torch.randint(0, 10, (samples,), generator=generator)
-    return Dataset("random", x, y, x[:tests], y[:tests], classes=10)
+@dataclass(frozen=True)
+class Setting:
+    """What is measured, and how thoroughly: 0 is a result, 1 a quick look, 2 only shows that the part works."""
+
+    haste: int = 0
+    m: int = 50
+    K: int = 10
+    batch: int = 32
+    samples: int = 60_000
+
+    def pick(self, full: T, quick: T, tiny: T) -> T:
+        """A number of repeats, a list of sizes, … for this thoroughness."""
+        return (full, quick, tiny)[self.haste]
+
+    def images(self, samples: int = 0, shape: tuple[int, ...] = (1, 28, 28), tests: int = 10_000) -> Dataset:
+        """Random images and labels: the time of a gradient does not depend on their content."""
+        samples = min(samples or self.samples, self.samples)
+        generator = randomness.torch_generator("benchmark", samples)
+        x = torch.rand(samples, *shape, generator=generator)
+        y = torch.randint(0, 10, (samples,), generator=generator)
+        return Dataset("random", x, y, x[:tests], y[:tests], classes=10)
+
+    def problem(self, model: str | nn.Module, data: Dataset | None = None, m: int = 0, **more: object) -> ModuleProblem:
+        """A model on the data, split evenly."""
+        data = data or self.images()
+        parts = np.array_split(np.arange(len(data.train_y)), m or self.m)
+        options = {"batch": self.batch, **more}
+        return ModuleProblem(network(model, tuple(data.train_x.shape[1:])), data, parts, **options)  # type: ignore[arg-type]
+
+    def topology(self) -> Topology:
+        """The paper's Erdős–Rényi graph."""
+        return make_topology("erdos-renyi", workers=self.m)
 
 
-def problem(model: str | nn.Module, data: Dataset | None = None, m: int = M, **options: object) -> ModuleProblem:
-    """A model on the data, dealt out evenly."""
-    data = data or images()
-    if isinstance(model, str):
-        model = MODELS.build(model, inputs=tuple(data.train_x.shape[1:]), classes=10)
-    parts = np.array_split(np.arange(len(data.train_y)), m)
-    return ModuleProblem(model, data, parts, **{"batch": BATCH, **options})  # type: ignore[arg-type]
+PAPER = Setting()
+QUICK = Setting(haste=1)
+TINY = Setting(haste=2, m=4, K=2, batch=4, samples=400)
 
 
-def network(m: int = M) -> Topology:
-    """The paper's Erdős–Rényi graph."""
-    return make_topology("erdos-renyi", workers=m)
+def network(model: str | nn.Module | dict[str, object], inputs: tuple[int, ...] = (1, 28, 28)) -> nn.Module:
+    """A model by its name or table, for images of ten classes."""
+    return model if isinstance(model, nn.Module) else MODELS.build(model, inputs=inputs, classes=10)
 
 
 class Silent:
@@ -56,26 +81,28 @@ class Silent:
         """Nothing is kept."""
 
     def progress(self, t: int) -> None:
-        """Nobody watches."""
+        """Nothing is shown."""
 
 
-def rounds(f: Problem, topology: Topology, algorithm: str = "net-fleet", steps: int = K) -> Callable[[], None]:
-    """A function that goes one round on in the simulator, as `netfleet run` would, without evaluation."""
-    spec = {"kind": algorithm, "eta": ETA} | ({"K": steps} if algorithm in ("net-fleet", "ld-sgd") else {})
-    return rounds_on(Simulator(f, topology), ALGORITHMS.build(spec))
+def rounds(f: Problem, topology: Topology, steps: int) -> Callable[[], None]:
+    """A function that runs the next round of NET-FLEET in the simulator, as `netfleet run` would, unevaluated."""
+    return rounds_on(Simulator(f, topology), method(steps))
 
 
-def rounds_on(host: Host, method: Algorithm) -> Callable[[], None]:
-    """A function that goes one round on."""
+def method(steps: int) -> Algorithm:
+    """NET-FLEET."""
+    return ALGORITHMS.build({"kind": "net-fleet", "eta": ETA, "K": steps})
+
+
+def rounds_on(host: Host, algorithm: Algorithm) -> Callable[[], None]:
+    """A function that runs the next round."""
     now: Snapshot | None = None
 
     def go() -> None:
         nonlocal now
         before = now
         with one_intra_op_thread():
-            if before is None:
-                now = train(host, method, 1, Silent())
-            else:
-                now = train(host, method, before.t + 1, Silent(), lambda _: before)
+            rounds = before.t + 1 if before else 1
+            now = train(host, algorithm, rounds, Silent(), (lambda _: before) if before else None)
 
     return go

@@ -1,6 +1,6 @@
-"""Puts the newest committed results into the pages that show them: python docs/make_performance.py
+"""Puts the newest stored results into the pages that show them: python docs/make_performance.py
 
-Between `<!-- NAME -->` and `<!-- end -->` stands the table `benchmarks/results/DATE/NAME.md`: no number is typed.
+Between `<!-- bench NAME -->` and `<!-- end -->` stands the table `benchmarks/results/DATE/NAME.md`: no number is typed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ NAMES = {
     "decent": "decent-bench, LED",
     "decent, K-GT": "decent-bench, K-GT",
 }
-PARTS = ("peers", "limit", "paths", "growth", "evaluation", "cores", "start", "distributed", "p2p")
 
 
 def newest(name: str) -> Path:
@@ -27,23 +26,22 @@ def newest(name: str) -> Path:
     return sorted((ROOT / "benchmarks" / "results").glob(f"*/{name}.md"))[-1]
 
 
-def section(name: str) -> str:
-    """A part's table, its notes and where it comes from."""
+def section(name: str, once: str = "") -> str:
+    """A part's table, its notes and where it comes from; without the machine's line if the page says it once."""
     path = newest(name)
-    title, _, rest = path.read_text(encoding="utf-8").partition("\n")
-    return f"<!-- {name} -->\n##{title}\n{rest.rstrip()}\n- `netfleet bench {name}`, {path.parent.name}.\n<!-- end -->"
+    title, _, rest = path.read_text(encoding="utf-8").replace(f"{once}\n\n" if once else "", "").partition("\n")
+    table = rest.rstrip() + ("\n" if rest.rstrip().endswith("|") else "")
+    return f"##{title}\n{table}\n- `netfleet bench {name}`, {path.parent.name}."
 
 
-def performance(text: str) -> str:
-    """The page with its tables made anew."""
-    for name in PARTS:
-        text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, n=name: section(n), text, flags=re.DOTALL)
-    return text
+def machine() -> str:
+    """The machine, as the parts write it, for a page that says it once."""
+    return newest("limit").read_text(encoding="utf-8").splitlines()[2]
 
 
-def speed(text: str) -> str:
-    """The README's small table: the medians of the peers' ratios."""
-    rows = [line.strip("| ").split(" | ") for line in newest("peers").read_text(encoding="utf-8").splitlines()]
+def speed() -> str:
+    """The README's small table: the medians of the other libraries' ratios."""
+    rows = [line.strip("| ").split(" | ") for line in newest("libraries").read_text(encoding="utf-8").splitlines()]
     found: dict[str, dict[str, str]] = {}
     for cells in rows:
         if len(cells) == 7 and cells[0] not in ("library", "ours") and "---" not in cells[0]:
@@ -55,16 +53,25 @@ def speed(text: str) -> str:
     ]
     for name, ratios in sorted(found.items(), key=lambda item: list(NAMES).index(item[0])):
         lines.append(f"| {NAMES[name]} | {' | '.join(ratios.get(case, '–') for case in cases)} |")
-    made = "<!-- speed -->\n" + "\n".join(lines) + "\n<!-- end -->"
-    return re.sub(r"<!-- speed -->.*?<!-- end -->", lambda _: made, text, flags=re.DOTALL)
+    return "\n".join(lines)
+
+
+def filled(text: str) -> str:
+    """A page with its marked parts made anew."""
+    once = machine() if "<!-- machine -->" in text else ""
+    makers = {"bench": lambda name: section(name, once), "machine": lambda _: once, "speed": lambda _: speed()}
+    return re.sub(
+        r"<!-- (bench|machine|speed) ?(\S*) -->.*?<!-- end -->",
+        lambda mark: f"{mark[0].splitlines()[0]}\n{makers[mark[1]](mark[2])}\n<!-- end -->",
+        text,
+        flags=re.DOTALL,
+    )
 
 
 def pages() -> dict[Path, str]:
-    """Every page with what it should say."""
-    docs = ROOT / "docs"
-    tables = {docs / f"{name}.md": performance for name in ("performance", "cluster", "peers")}
-    paths = {**tables, ROOT / "README.md": speed}
-    return {path: make(path.read_text(encoding="utf-8")) for path, make in paths.items()}
+    """Every page that shows results, with what it should say."""
+    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+    return {path: filled(text) for path, text in texts.items() if re.search(r"<!-- (bench \S+|speed) -->", text)}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Puts the figures, claims and values of `reproduce/` into the pages that show them: python docs/make_reproduction.py
 
-Between `<!-- figure NAME -->` and `<!-- end -->` stand the picture of a figure, its claims table and where its curves
-end; all come from the committed results. `netfleet reproduce all --draw` draws the pictures.
+Between `<!-- figure NAME -->` and `<!-- end -->` stand the picture of a figure, its claims (those of the paper's figures
+are in one table, `<!-- claims -->`) and where its curves end; all come from the stored results. `netfleet reproduce all
+--draw` draws the pictures.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ SOURCE = ROOT / "reproduce"
 STORE = Store(SOURCE / "results")
 FIGURES = by_figure(list(find_panels(SOURCE).values()))
 PAPER = ("fig1", "fig3", "fig4", "fig5", "fig6")
+SMALL = "fig2-small"
 
 
 def figure(name: str) -> str:
@@ -27,9 +29,9 @@ def figure(name: str) -> str:
     panels = FIGURES[name]
     if not any(runs for panel in panels for runs in histories(panel, STORE).values()):
         return "Not run yet."
-    found = tables.lines(panels, STORE)
     parts = [f"![{name}](../reproduce/figures/{file_name(panels)})"]
-    parts += [tables.markdown(found)] if found else []
+    if (found := tables.judged_claims(panels, STORE)) and name not in (*PAPER, SMALL):
+        parts.append(tables.markdown(found))
     parts += [
         "<details><summary>where each curve ends</summary>",
         tables.values(panels, STORE, "../reproduce/results/"),
@@ -37,17 +39,15 @@ def figure(name: str) -> str:
     return "\n\n".join([*parts, "</details>"])
 
 
-def paper_lines() -> list[tables.Line]:
+def paper_lines() -> list[tables.JudgedClaim]:
     """The claims of the paper's figures as we read them."""
-    return tables.lines([panel for name in PAPER for panel in FIGURES[name]], STORE)
+    return tables.judged_claims([panel for name in PAPER for panel in FIGURES[name]], STORE)
 
 
 def claims() -> str:
     """The claims table; figure 2 has its own."""
-    small = tables.lines(FIGURES["fig2-small"], STORE)
-    note = (
-        "Figure 2 was run cut down (10 workers, a narrow ResNet): verdicts about that, not about the paper's setting:"
-    )
+    small = tables.judged_claims(FIGURES[SMALL], STORE)
+    note = "Figure 2 was run with 10 workers and a narrow ResNet, so its verdicts are not about the paper's setting:"
     return "\n\n".join([score(), tables.markdown(paper_lines()), tables.LEGEND, note, tables.markdown(small)])
 
 

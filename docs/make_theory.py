@@ -17,8 +17,8 @@ from netfleet.report.plots import DPI, INK, MARKERS, OTHERS, OURS, STYLE, TICKS
 from netfleet.theory import bounds as theory
 from netfleet.theory.theorems import theorem_1
 from netfleet.theory.worst_case import Side, climb, constants, worst
-from reproduce import speedup_figure as speedup
-from reproduce import speedup_study as scaling
+from reproduce.speedup import command as speedup
+from reproduce.speedup.results import Results
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS, PICTURE = (ROOT / "docs" / name for name in ("theory.md", "theory.json", "theory.png"))
@@ -132,7 +132,7 @@ def graphs() -> str:
 def slopes() -> str:
     """The picture of the studies in reproduce/speedup, their fitted exponents, and how runs compare with Theorem 1."""
     folder = ROOT / "reproduce"
-    known = [(s, scaling.Results(folder / speedup.NAME / f"{s.name}.json")) for s in speedup.find(folder)]
+    known = [(s, Results(folder / speedup.NAME / f"{s.name}.json")) for s in speedup.find_studies(folder)]
     found = speedup.measured(known)
     rows = [speedup.HEADINGS, ("---",) * len(speedup.HEADINGS), *speedup.slopes(found)]
     if len(rows) == 2:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,97 +15,148 @@ from netfleet.files import write_atomically
 from netfleet.runs.checkpoint import MANIFEST
 from netfleet.runs.progress import Live, LiveTotal
 from reproduce import figures, runs, tables
-from reproduce.panels import Panel, Scale, choose, find_panels, on, only, scaled
-from reproduce.store import Store, make_folder, short
-from reproduce.store import rehash as rehash_results
+from reproduce.panels import Panel, Scale, choose, find_panels, on_engine, only, scaled
+from reproduce.speedup import command as speedup
+from reproduce.store import Store, make_folder, rehash, short
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where configs are read from, where finished runs and pictures go, and where unfinished runs wait."""
+class Options:
+    """The options of the command line, under the names that they have there."""
 
-    source: Path
-    results: Path
-    pictures: Path
-    parts: Path  # pictures of a figure of which only some panels were asked for
-    work: Path
+    names: Sequence[str] = ()
+    scale: Scale = "full"
+    rounds: int | None = None
+    seeds: int | None = None
+    curve: Sequence[str] = ()
+    draw: bool = False
+    verify: int | None = None
+    rehash: bool = False
+    source: Path | None = None  # None: the checkout's
+    out: Path | None = None
+    work: Path = Path("runs/reproduce")
+    device: str | None = None
+    threads: int | None = None
 
+    @property
+    def configs(self) -> Path:
+        """The folder of the panel files."""
+        return self.source or Path(__file__).parent
+
+    @property
+    def as_written(self) -> bool:
+        """Whether the runs are those that the panel files ask for."""
+        return self.scale == "full" and self.rounds is None and self.seeds is None
+
+    @property
+    def folder(self) -> Path:
+        """Where results and pictures go: beside the files, and for scaled runs below `work`, unless --out says so."""
+        return self.out or (self.configs if self.as_written else self.work)
+
+    @property
+    def pictures(self) -> Path:
+        counts = [f"{n}-{word}" for n, word in ((self.rounds, "rounds"), (self.seeds, "seeds")) if n is not None]
+        return self.folder / ("figures" if self.out or self.as_written else "-".join([self.scale, *counts]))
+
+    @property
+    def partial_pictures(self) -> Path:
+        """Where the picture of a figure goes of which only some panels were asked for."""
+        return self.work / "figures" if self.folder == self.configs else self.pictures
+
+    @property
     def store(self) -> Store:
-        return Store(self.results, self.source / "results", self.work / "results")
+        return Store(self.folder / "results", self.configs / "results", self.work / "results")
+
+    def panels(self) -> list[Panel]:
+        """The panels that the names mean, at the scale asked for."""
+        for name, number in (("--rounds", self.rounds), ("--seeds", self.seeds)):
+            if number is not None and number < 1:
+                raise ConfigError(f"{name} must be at least 1, got {number}")
+        if self.rounds is not None and self.scale != "full":
+            raise ConfigError(f"--rounds {self.rounds} and --scale {self.scale} both set the rounds; give one of them")
+        names = [name for name in self.names if name not in self.studies()]
+        panels = choose(find_panels(self.configs), names) if names else []
+        engine = {key: v for key in ("device", "threads") if (v := getattr(self, key)) is not None}
+        return [on_engine(scaled(panel, self.scale, self.rounds, self.seeds), **engine) for panel in panels]
+
+    def studies(self) -> list[str]:
+        """The names that are meant for the studies of speedup."""
+        found = [name for name in self.names if name == speedup.NAME or name.startswith(f"{speedup.NAME}-")]
+        if found and (self.verify, self.rounds, self.device, self.threads, *self.curve) != (None,) * 4:
+            raise ConfigError(f"{speedup.NAME} takes --scale, --seeds and --draw only")
+        return found
 
 
-def places(source: Path, scale: Scale, rounds: int | None, seeds: int | None, out: Path | None, work: Path) -> Places:
-    """What the files ask for goes beside them; scaled runs share one folder below `work`."""
-    as_written = scale == "full" and rounds is None and seeds is None
-    folder = out or (source if as_written else work)
-    variant = "-".join([scale, *(f"{v}-{w}" for v, w in ((rounds, "rounds"), (seeds, "seeds")) if v is not None)])
-    pictures = folder / "figures" if out or as_written else folder / variant
-    return Places(source, folder / "results", pictures, work / "figures" if folder == source else pictures, work)
+def run(options: Options) -> int:
+    """Do what the options ask for and return the exit code; 1 where a verified run differs."""
+    console = Console()
+    if options.rehash:
+        rehash_results(options, console)
+    elif not options.names:
+        if options.draw or options.curve or options.verify is not None or not options.as_written:
+            raise ConfigError('name the figures or panels; "all" means all that an ordinary machine can make')
+        list_panels(options, console)
+    elif options.verify is not None:
+        return 0 if verify(options, options.verify, console) else 1
+    else:
+        try:
+            reproduce(options, console)
+        except KeyboardInterrupt:
+            print("netfleet: interrupted; run the same command again to resume", file=sys.stderr)
+            return 130
+    return 0
 
 
-def selected(
-    source: Path, names: Sequence[str], scale: Scale, rounds: int | None, seeds: int | None, **engine: Any
-) -> list[Panel]:
-    """The panels that the names mean, at the scale asked for."""
-    for name, number in (("--rounds", rounds), ("--seeds", seeds)):
-        if number is not None and number < 1:
-            raise ConfigError(f"{name} must be at least 1, got {number}")
-    if rounds is not None and scale != "full":
-        raise ConfigError(f"--rounds {rounds} and --scale {scale} both say how many rounds; give one of them")
-    return [on(scaled(panel, scale, rounds, seeds), **engine) for panel in choose(find_panels(source), names)]
-
-
-def reproduce(
-    panels: Sequence[Panel], where: Places, console: Console, *, run: bool = True, curves: Sequence[str] = ()
-) -> None:
+def reproduce(options: Options, console: Console) -> None:
     """Make the runs that are missing (of some curves, or all), draw the figures and print the claims."""
-    store = where.store()
-    if run:
-        _run(only(panels, curves) if curves else panels, store, where.work, console)
-    whole = figures.by_figure(list(find_panels(where.source).values()))
+    panels, store, names = options.panels(), options.store, options.studies()
+    if panels and not options.draw:
+        _run(only(panels, options.curve), store, options.work, console)
+    whole = figures.by_figure(list(find_panels(options.configs).values())) if panels else {}
     for name, members in figures.by_figure(panels).items():
         complete, alone = len(members) == len(whole[name]), [panel for panel in members if panel.headline]
         if complete or members != alone:
-            _draw(members, store, where.pictures if complete else where.parts, console)
+            _draw(members, store, options.pictures if complete else options.partial_pictures, console)
         for panel in alone:
             if len(whole[name]) > 1:
-                _draw([panel], store, where.pictures, console)
-    found = tables.lines(panels, store)
-    if found:
+                _draw([panel], store, options.pictures, console)
+    if found := tables.judged_claims(panels, store):
         console.print(tables.console_table(found))
         console.print(tables.LEGEND, style="dim", highlight=False)
+    if names:
+        studies = speedup.find_studies(options.configs, options.scale, options.seeds)
+        to_run = speedup.choose(studies, names)
+        folder, picture = (options.out or options.configs) / speedup.NAME, options.pictures / f"{speedup.NAME}.png"
+        speedup.reproduce(studies, [] if options.draw else to_run, folder, picture, console)
 
 
 def _run(panels: Sequence[Panel], store: Store, work: Path, console: Console) -> None:
-    for job in runs.jobs(panels):
-        store.adopt(job.run)
-    todo = runs.jobs(panels, store)
-    with LiveTotal(console, {job.label: job.work(work) for job in todo}, runs.paces(store)) as live:
-        busy = runs.perform(todo, store, work, live)
-    for job in busy:
-        console.print(f"{job.label}: another netfleet makes this run at this moment; it was left out", highlight=False)
+    for run in runs.planned(panels):
+        store.adopt(run.run)
+    todo = runs.planned(panels, store)
+    with LiveTotal(console, {run.label: run.work(work) for run in todo}, runs.paces(store)) as live:
+        busy = runs.make(todo, store, work, live)
+    for run in busy:
+        console.print(f"{run.label}: left out, because another netfleet is making this run", highlight=False)
 
 
 def _draw(panels: Sequence[Panel], store: Store, folder: Path, console: Console) -> None:
     name = figures.file_name(panels)
-    absent = len(runs.jobs(panels, store))
-    if absent == len(runs.jobs(panels)):
+    absent = len(runs.planned(panels, store))
+    if absent == len(runs.planned(panels)):
         console.print(f"{name}: no runs yet", highlight=False)
         return
     make_folder(folder)
-    path = folder / name
     picture = figures.draw(panels, store)
-    write_atomically(path, lambda file: picture.savefig(file, format="png"))
+    write_atomically(folder / name, lambda file: picture.savefig(file, format="png"))
     note = f" ({absent} {'run is' if absent == 1 else 'runs are'} missing)" if absent else ""
-    console.print(f"wrote {path}{note}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"wrote {folder / name}{note}", markup=False, highlight=False, soft_wrap=True)
 
 
-def verify(
-    panels: Sequence[Panel], where: Places, rounds: int, console: Console, *, curves: Sequence[str] = ()
-) -> bool:
+def verify(options: Options, rounds: int, console: Console) -> bool:
     """Make the first rounds of every stored run again and say how far they differ; whether none does."""
-    store, jobs = where.store(), runs.jobs(only(panels, curves) if curves else panels)
-    stored = [job for job in jobs if store.load(job.run) is not None]
+    store, wanted = options.store, runs.planned(only(options.panels(), options.curve))
+    stored = [run for run in wanted if store.load(run.run) is not None]
     if not stored:
         raise ConfigError("none of these runs is stored, so there is nothing to verify; run them first")
     with Live(console, len(stored)) as live:
@@ -115,28 +166,27 @@ def verify(
         gap = f"{100 * check.largest:.3g} points"
         table.add_row(check.label, short(check.hash), *map(str, (check.rounds, check.values, check.different)), gap)
     console.print(table)
-    console.print(f"{len(stored)} of {len(jobs)} runs are stored and were verified", highlight=False)
+    console.print(f"{len(stored)} of {len(wanted)} runs are stored and were verified", highlight=False)
     return not any(check.different for check in checks)
 
 
-def rehash(source: Path, work: Path, console: Console) -> None:
+def rehash_results(options: Options, console: Console) -> None:
     """Write options that netfleet has gained into the stored configs, and say which."""
-    panels = list(find_panels(source).values())
-    gained = {path: new for folder in (source, work) for path, new in rehash_results(folder / "results").items()}
-    for words in sorted({", ".join(new) for new in gained.values()}):
-        console.print(f"{sum(', '.join(new) == words for new in gained.values())} results gained {words}", markup=False)
+    wanted = {run.folder(options.work) for run in runs.planned(list(find_panels(options.configs).values()))}
+    gained = [words for folder in (options.configs, options.work) for words in rehash(folder / "results")]
+    for words in sorted(set(gained)):
+        console.print(f"{gained.count(words)} results gained {words}", markup=False)
     console.print(f"{len(gained)} results have a new hash; --verify some of them, then commit", highlight=False)
-    wanted = {job.folder(work) for job in runs.jobs(panels)}
-    if lost := sorted(p.parent.name for p in work.glob(f"*/{MANIFEST}") if p.parent not in wanted):
-        console.print(f"unfinished runs in {work} that no panel asks for: {', '.join(lost)}", markup=False)
+    if lost := sorted(p.parent.name for p in options.work.glob(f"*/{MANIFEST}") if p.parent not in wanted):
+        console.print(f"unfinished runs in {options.work} that no panel asks for: {', '.join(lost)}", markup=False)
 
 
-def overview(source: Path, console: Console) -> None:
+def list_panels(options: Options, console: Console) -> None:
     """Print every panel with its runs and how many of them are stored."""
-    store = Store(source / "results")
+    store = Store(options.configs / "results")
     table = Table("panel", "figure", "what", "runs", "stored", header_style="bold")
-    for panel in find_panels(source).values():
-        count = len(runs.jobs([panel]))
+    for panel in find_panels(options.configs).values():
+        count = len(runs.planned([panel]))
         name = panel.name + (" (large: not in all)" if panel.large else "")
-        table.add_row(name, panel.figure, panel.title, str(count), str(count - len(runs.jobs([panel], store))))
+        table.add_row(name, panel.figure, panel.title, str(count), str(count - len(runs.planned([panel], store))))
     console.print(table)

@@ -108,12 +108,14 @@ def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
     return list(chosen.values())
 
 
-def only(panels: Sequence[Panel], labels: Sequence[str]) -> list[Panel]:
-    """The panels with the curves that are called so."""
+def only(panels: Sequence[Panel], labels: Sequence[str]) -> Sequence[Panel]:
+    """The panels with only these curves; without labels, with all."""
+    if not labels:
+        return panels
     known = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
     for label in labels:
         if label not in known:
-            raise ConfigError(f"no curve {label!r}{suggestion(label, known)} in what was asked for; known: {known}")
+            raise ConfigError(f"no curve {label!r}{suggestion(label, known)} in these panels; known: {known}")
     return [replace(p, curves=tuple(c for c in p.curves if c.label in labels)) for p in panels]
 
 
@@ -176,8 +178,8 @@ def scaled(panel: Panel, scale: Scale = "full", rounds: int | None = None, seeds
     return replace(panel, curves=tuple(changed), part=part)
 
 
-def on(panel: Panel, **engine: Any) -> Panel:
-    """The panel computed elsewhere (device, threads): the same runs."""
+def on_engine(panel: Panel, **engine: Any) -> Panel:
+    """The panel computed on another device or number of threads: the same runs."""
     changed = [
         replace(c, experiment=replace(c.experiment, engine=make(EngineConfig, vars(c.experiment.engine) | engine, "")))
         for c in panel.curves

@@ -1,4 +1,4 @@
-"""Runs the curves of panels: each config once, whatever figures show it, and only what no store has."""
+"""The runs behind the curves of panels: each config once, whatever figures show it, and only what no store has."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from reproduce.panels import Panel
 from reproduce.store import Store, make_folder, rounded, short
 
 
-class Job(NamedTuple):
-    """A run to be made."""
+class PlannedRun(NamedTuple):
+    """A run that a panel asks for."""
 
     label: str
     experiment: Experiment
@@ -37,52 +37,50 @@ class Job(NamedTuple):
         """Where it is kept until it is done."""
         return work / short(self.run.hash)
 
-    def work(self, folder: Path) -> Work:
-        """What it still needs, in samples: what the time left is reckoned from."""
+    def done(self, work: Path) -> int:
+        """The round from which an interrupted run will be resumed."""
+        folder = self.folder(work)
+        return checkpoint.reached(folder) if checkpoint.exists(folder) else 0
+
+    def work(self, work: Path) -> Work:
+        """What is still to do, in samples; the display estimates the time left from it."""
         algorithm = make_algorithm(self.run.config["algorithm"])
         workers, batch = self.experiment.topology.get("workers", 1), self.experiment.problem.get("batch", 1)
-        rounds = self.experiment.rounds - done_rounds(self, folder)
+        rounds = self.experiment.rounds - self.done(work)
         return Work(rounds, float(getattr(algorithm, "K", 1) * workers * batch), kind_of(self.run.config))
 
 
-def jobs(panels: Sequence[Panel], store: Store | None = None) -> list[Job]:
+def planned(panels: Sequence[Panel], store: Store | None = None) -> list[PlannedRun]:
     """The different runs of some panels that the store does not have: the first seed of each curve, the second, …"""
-    found: dict[str, tuple[int, Job]] = {}
+    found: dict[str, tuple[int, PlannedRun]] = {}
     for panel in panels:
         for curve in panel.curves:
             for place, run in enumerate(curve.experiment.runs()):
                 if store is None or store.load(run) is None:
                     label = f"{panel.name}, {run.label}, seed {run.seed}"
-                    found.setdefault(run.hash, (place, Job(label, curve.experiment, run)))
-    return [job for _, job in sorted(found.values(), key=lambda pair: pair[0])]
+                    found.setdefault(run.hash, (place, PlannedRun(label, curve.experiment, run)))
+    return [run for _, run in sorted(found.values(), key=lambda pair: pair[0])]
 
 
-def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | None = None) -> list[Job]:
-    """Make the runs. Each is kept in `work` until it is done, and goes on from there after an interruption.
+def make(todo: Sequence[PlannedRun], store: Store, work: Path, display: Display | None = None) -> list[PlannedRun]:
+    """Make the runs. Each is kept in `work` until it is done, and is resumed from there after an interruption.
 
-    Returns those that were left out because another command makes them at this moment.
+    Returns those that were left out because another command is making them.
     """
-    settings, busy, display = Settings(), [], display or Quiet()
-    for job in todo:
-        folder = job.folder(work)
-        with alone(folder) as mine:
-            if not mine:
-                busy.append(job)
-                display.skip(job.label)
-                continue
-            if store.load(job.run) is None:  # the list may be hours old
-                setting = partial(settings, job.experiment, job.run.seed)
-                store.save(run_one(job.experiment, job.run, setting, folder, display, label=job.label))
+    settings, busy, display = SettingCache(), [], display or Quiet()
+    for run in todo:
+        folder = run.folder(work)
+        with locked(folder) as mine:
+            if mine and store.load(run.run) is None:  # the list may be hours old
+                setting = partial(settings, run.experiment, run.run.seed)
+                store.save(run_one(run.experiment, run.run, setting, folder, display, label=run.label))
             else:
-                display.skip(job.label)
-            shutil.rmtree(folder)
+                display.skip(run.label)
+            if mine:
+                shutil.rmtree(folder)
+            else:
+                busy.append(run)
     return busy
-
-
-def done_rounds(job: Job, work: Path) -> int:
-    """The round from which an interrupted run will go on."""
-    folder = job.folder(work)
-    return checkpoint.reached(folder) if checkpoint.exists(folder) else 0
 
 
 def paces(store: Store) -> dict[Hashable, float]:
@@ -118,24 +116,24 @@ class Check(NamedTuple):
     largest: float  # difference in accuracy
 
 
-def verify(todo: Sequence[Job], store: Store, rounds: int, display: Display | None = None) -> list[Check]:
+def verify(todo: Sequence[PlannedRun], store: Store, rounds: int, display: Display | None = None) -> list[Check]:
     """Make the first rounds of the stored runs again and compare."""
-    for job in todo:
-        every = job.experiment.evaluation.every
+    for run in todo:
+        every = run.experiment.evaluation.every
         if rounds < every:
-            raise ConfigError(f"--verify {rounds} would verify nothing: {job.label} is measured every {every} rounds")
-    settings, checks = Settings(), []
-    for job in todo:
-        first = replace(job.experiment, rounds=min(rounds, job.experiment.rounds))
-        setting = partial(settings, job.experiment, job.run.seed)
-        again = run_one(first, job.run, setting, None, display or Quiet(), label=job.label)
-        stored = store.load(job.run)
-        assert stored is not None, job.label
-        checks.append(compare(job, stored, again, first.rounds))
+            raise ConfigError(f"--verify {rounds} would verify nothing: {run.label} is measured every {every} rounds")
+    settings, checks = SettingCache(), []
+    for run in todo:
+        first = replace(run.experiment, rounds=min(rounds, run.experiment.rounds))
+        setting = partial(settings, run.experiment, run.run.seed)
+        again = run_one(first, run.run, setting, None, display or Quiet(), label=run.label)
+        stored = store.load(run.run)
+        assert stored is not None, run.label
+        checks.append(compare(run, stored, again, first.rounds))
     return checks
 
 
-def compare(job: Job, stored: History, again: History, rounds: int) -> Check:
+def compare(run: PlannedRun, stored: History, again: History, rounds: int) -> Check:
     """Both histories up to a round, value by value, at the digits that are stored."""
     new = {record["round"]: record for record in again.timeless()}
     old = [record for record in stored.timeless() if record["round"] <= rounds]
@@ -146,11 +144,11 @@ def compare(job: Job, stored: History, again: History, rounds: int) -> Check:
     ]
     gaps = [abs(was - now) for name, was, now in pairs if name == "accuracy" and now is not None]
     different = sum(was != now for _, was, now in pairs)
-    return Check(job.label, job.run.hash, old[-1]["round"], len(pairs), different, max(gaps, default=0.0))
+    return Check(run.label, run.run.hash, old[-1]["round"], len(pairs), different, max(gaps, default=0.0))
 
 
-class Settings:
-    """Topology and problem of the last experiment asked for, as many runs in a row share theirs."""
+class SettingCache:
+    """Topology and problem of the last experiment, as many runs in a row share theirs."""
 
     def __init__(self) -> None:
         self._key: object = None
@@ -163,19 +161,19 @@ class Settings:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[bool]:
-    """Hold a run's folder, so that two commands do not write the same run; whether it could be had."""
+def locked(folder: Path) -> Iterator[bool]:
+    """Lock a run's folder, so that two commands do not write the same run; yields whether it could be locked."""
     make_folder(folder)
     handle = os.open(folder, os.O_RDONLY)
     try:
-        yield _locked(handle)
+        yield _try_lock(handle)
     finally:
         os.close(handle)
-        if folder.exists() and not any(folder.iterdir()):  # nothing came of it
+        if folder.exists() and not any(folder.iterdir()):  # the run left nothing
             folder.rmdir()
 
 
-def _locked(handle: int) -> bool:
+def _try_lock(handle: int) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

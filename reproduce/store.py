@@ -1,7 +1,7 @@
 """Finished runs by the hash of their config: one small JSON file each, for a repository to keep.
 
-A file has the resolved config, its hash and the columns of the history with SIGNIFICANT digits. What names itself by a
-hash that its config does not have is refused.
+A file has the resolved config, its hash and the columns of the history with SIGNIFICANT digits. `read` rejects a file
+whose name is not the hash of its config.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Store:
         return path
 
 
-def rehash(folder: Path) -> dict[str, list[str]]:
-    """Give results the options that netfleet has gained since, each at its default; what each file gained.
+def rehash(folder: Path) -> list[str]:
+    """Give results the options that netfleet has gained since, each at its default; what each result gained.
 
     Sound only where the defaults compute what was computed before the options were there: verify afterwards. A config
     that today resolves to something else than more options is left as it is.
     """
-    gained: dict[str, list[str]] = {}
+    gained = []
     for path in sorted(folder.glob("*.json")):
         history = read(path)
         config = _resolved(history.config)
@@ -68,7 +68,7 @@ def rehash(folder: Path) -> dict[str, list[str]]:
             history.config, history.hash = config, config_hash(config)
             Store(folder).save(history)
             path.unlink()
-            gained[file_name(history.hash)] = sorted(f"{key} = {value}" for key, value in new - old)
+            gained.append(", ".join(sorted(f"{key} = {value}" for key, value in new - old)))
     return gained
 
 
@@ -89,7 +89,7 @@ def _leaves(table: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def short(run_hash: str) -> str:
-    """What files and folders of a run are called by."""
+    """The part of the hash that names the files and folders of a run."""
     return run_hash[:16]
 
 
@@ -123,13 +123,9 @@ def read(path: Path) -> History:
         records = [{k: v for k, v in zip(columns, row, strict=True) if v is not None} for row in rows]
         history = History(content["config"], content["hash"], "", content["seed"], records, content["diverged"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{path} is not the result of a run ({error!r}); move it away, and its run is made again"
-        ) from None
+        raise CheckpointError(f"{path} is not the result of a run ({error!r}); delete it to run it again") from None
     if config_hash(history.config) != history.hash or path.name != file_name(history.hash):
-        raise CheckpointError(
-            f"{path} holds a config whose hash is not the file's name; move it away, and its run is made again"
-        )
+        raise CheckpointError(f"{path} has a config whose hash is not the file's name; delete it to run it again")
     return history
 
 

@@ -26,7 +26,7 @@ LEGEND = (
 )
 
 
-class Line(NamedTuple):
+class JudgedClaim(NamedTuple):
     """A claim and its verdict in each reading; None where runs are missing."""
 
     panel: Panel
@@ -34,17 +34,17 @@ class Line(NamedTuple):
     verdicts: tuple[Verdict | None, ...]
 
     def cells(self) -> list[str]:
-        """The line as text."""
+        """The columns of HEADINGS."""
         parts = [(v.ours(), v.words) if v else ("–", "not run") for v in self.verdicts]
         claim = self.claim
         return [self.panel.name, claim.number, claim.text, claim.paper, claim.rule(), *(c for p in parts for c in p)]
 
 
-def lines(panels: Sequence[Panel], store: Store) -> list[Line]:
+def judged_claims(panels: Sequence[Panel], store: Store) -> list[JudgedClaim]:
     """Every claim of the panels."""
     found = [(panel, histories(panel, store)) for panel in panels]
     return [
-        Line(panel, claim, tuple(judge(claim, curves, column, _asked(panel), panel.part) for column in COLUMNS))
+        JudgedClaim(panel, claim, tuple(judge(claim, curves, column, _asked(panel), panel.part) for column in COLUMNS))
         for panel, curves in found
         for claim in panel.claims
     ]
@@ -54,15 +54,15 @@ def _asked(panel: Panel) -> int:
     return max(len(curve.experiment.seeds) for curve in panel.curves)
 
 
-def console_table(found: Sequence[Line]) -> Table:
-    """The lines for a terminal: each verdict stands under its number."""
+def console_table(found: Sequence[JudgedClaim]) -> Table:
+    """The claims for a terminal: each verdict stands under its number."""
     table = Table(
         "#", "claim", "paper", *(f"ours, {reading.words}" for reading in COLUMNS.values()), header_style="bold"
     )
-    for panel, group in itertools.groupby(found, key=lambda line: line.panel.name):
+    for panel, group in itertools.groupby(found, key=lambda judged: judged.panel.name):
         table.add_section()
-        for line in group:
-            _, number, text, paper, rule, *cells = line.cells()
+        for judged in group:
+            _, number, text, paper, rule, *cells = judged.cells()
             pairs = zip(cells[::2], cells[1::2], strict=True)
             table.add_row(f"{panel}\n{number}", text, f"{paper}\n({rule})", *(_coloured(*pair) for pair in pairs))
     return table
@@ -73,9 +73,9 @@ def _coloured(ours: str, verdict: str) -> Text:
     return Text(f"{ours}\n").append(verdict, style)
 
 
-def markdown(found: Sequence[Line]) -> str:
-    """The lines as a Markdown table."""
-    return _pipes(HEADINGS, [[_bold(cell) for cell in line.cells()] for line in found])
+def markdown(found: Sequence[JudgedClaim]) -> str:
+    """The claims as a Markdown table."""
+    return _pipes(HEADINGS, [[_bold(cell) for cell in judged.cells()] for judged in found])
 
 
 def _pipes(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -125,9 +125,9 @@ def _reached(runs: Sequence[History], level: float) -> str:
     return f"{min(known)}" if min(known) == max(known) else f"{min(known)} to {max(known)}"
 
 
-def score(found: Sequence[Line], column: int = 0) -> str:
+def score(found: Sequence[JudgedClaim], column: int = 0) -> str:
     """How many of the claims hold, in words."""
-    known = [v for line in found if (v := line.verdicts[column]) is not None]
+    known = [v for judged in found if (v := judged.verdicts[column]) is not None]
     verdicts = [v.holds for v in known]
     counts = {"undecided": verdicts.count(None), "not run": len(found) - len(verdicts)}
     rest = "".join(f", {count} {word}" for word, count in counts.items() if count)

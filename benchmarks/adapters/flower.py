@@ -77,7 +77,7 @@ def serve(grid: Grid, context: Context) -> None:
 
 if __name__ == "__main__":
     job = jobs.load(arguments)
-    actors = job.actors or job.threads or os.cpu_count() or 1
+    actors = job.threads or os.cpu_count() or 1
     backend = {"init_args": {"num_cpus": actors}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, client, job.m, backend_config=backend)
     jobs.report(np.diff(strategy.times).tolist(), threads=actors)

@@ -1,6 +1,6 @@
 """The training job that every adapter runs, and the line that it prints at the end.
 
-An adapter is run by its path inside the virtual environment of one peer library, so this module imports numpy only;
+An adapter is run by its path inside the virtual environment of one library, so this module imports numpy only;
 torch is imported where a torch object is built.
 """
 
@@ -40,7 +40,6 @@ class Job:
     layout: str
     rounds: int  # timed rounds; one more is run first to warm up
     threads: int | None  # None: the adapter's own best setting
-    actors: int | None  # None: the adapter's own best setting
 
     @property
     def m(self) -> int:
@@ -58,8 +57,7 @@ def load(arguments: tuple[str, ...] | None = None) -> Job:
     parser.add_argument("--model", choices=["cnn", "softmax"], default="cnn")
     parser.add_argument("--layout", choices=["ordinary", "tuned"], default="ordinary")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds, after one that is not timed")
-    parser.add_argument("--threads", type=int, help="threads of the peer's array library, instead of its best setting")
-    parser.add_argument("--actors", type=int, help="processes of the peer, instead of its best setting")
+    parser.add_argument("--threads", type=int, help="threads or processes of the library, instead of its best setting")
     settings = vars(parser.parse_args(arguments))
     with np.load(settings.pop("file")) as file:
         arrays = {name: file[name] for name in ("x", "y", "parts", "W")}
@@ -68,7 +66,7 @@ def load(arguments: tuple[str, ...] | None = None) -> Job:
 
 
 def unsupported(reason: str) -> NoReturn:
-    """Leave with code 3: this peer cannot run the model or the layout that was asked for."""
+    """Leave with code 3: this library cannot run the model or the layout that was asked for."""
     print(reason, file=sys.stderr)
     raise SystemExit(3)
 
@@ -96,13 +94,12 @@ def torch_model(job: Job) -> torch.nn.Module:
 
     if job.model == "softmax":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    if job.layout == "ordinary":
-        first, second = [nn.ReLU(), nn.MaxPool2d(2)], [nn.ReLU(), nn.MaxPool2d(2)]
-    else:
-        first, second = [nn.MaxPool2d(2), nn.ReLU()], [nn.MaxPool2d(2), nn.ReLU()]
-    convolutions = [nn.Conv2d(1, 16, 3, padding=1), *first, nn.Conv2d(16, 16, 3, padding=1), *second]
-    model = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(784, 10))
-    return model.to(memory_format=torch.channels_last) if job.layout == "tuned" else model  # type: ignore[call-overload]
+    tuned, layers = job.layout == "tuned", []
+    for channels in (1, 16):
+        after = [nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(channels, 16, 3, padding=1), *(after[::-1] if tuned else after)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(784, 10))
+    return model.to(memory_format=torch.channels_last) if tuned else model  # type: ignore[call-overload]
 
 
 def torch_images(job: Job, rows: npt.NDArray[np.int64] | None = None) -> torch.Tensor:

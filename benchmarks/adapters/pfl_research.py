@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 job = jobs.load()
-actors = job.actors or job.threads or os.cpu_count() or 1
+actors = job.threads or os.cpu_count() or 1
 if actors > 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
     launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={actors}"]
     os.execv(sys.executable, [sys.executable, *launch, *sys.argv])

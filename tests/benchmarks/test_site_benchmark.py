@@ -1,4 +1,4 @@
-"""`netfleet bench p2p` measures what it says, in small: no claim about speed is made here."""
+"""`netfleet bench sites` measures what it says, in small: no claim about speed is made here."""
 
 from __future__ import annotations
 
@@ -8,44 +8,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import fleets, p2p
-from benchmarks.environments import Unavailable, environment
-from benchmarks.fleets import System
-from benchmarks.kills import kill_one
-from benchmarks.measure import Report
+from benchmarks import site_processes, sites
+from benchmarks.measure import ResultTable
+from benchmarks.site_crashes import kill_one
+from benchmarks.site_processes import System
 from netfleet.sites.planning.folders import load_site
 
 
-def a_report() -> Report:
-    return Report("p2p", "a trial", ("what", "who", "seconds, or what happened", "ours ÷ it"))
-
-
-def test_an_exchange_is_measured_in_three_ways_in_turn() -> None:
-    report = a_report()
-    times = p2p.measure_exchange(report, 1000, 2)
-    assert [len(taken) for taken in times] == [2, 2, 2]
-    assert all(seconds > 0 for taken in times for seconds in taken)
-    assert [row[1] for row in report.rows] == ["netfleet", "gRPC, as it comes", "TLS on a socket"]
-    assert all(len(row) == len(report.columns) for row in report.rows)
-    assert report.rows[0][0] == "exchange of 0.004 MB"
-
-
 def test_all_systems_are_given_the_same_work(tmp_path: Path) -> None:
-    fleets.write_work(tmp_path)
+    site_processes.write_work(tmp_path)
     site, experiment = load_site(tmp_path / "plan" / "s1")
     with np.load(tmp_path / "work.npz") as work:
         assert site.listen == f"127.0.0.1:{work['ports'][1]}"
-        assert len(site.neighbours) == fleets.M - 1 == len(work["parts"]) - 1
+        assert len(site.neighbours) == site_processes.M - 1 == len(work["parts"]) - 1
         (algorithm,) = experiment.algorithms
         assert (algorithm["K"], algorithm["eta"]) == (work["K"], work["eta"])
-        assert sorted(work["parts"].ravel()) == list(range(len(work["y"]) // fleets.M * fleets.M))
+        assert sorted(work["parts"].ravel()) == list(range(len(work["y"]) // site_processes.M * site_processes.M))
 
 
 class Told:
-    """A fleet that only counts: whenever one looks at a node that is at work, it has done three more rounds."""
+    """A system that only counts: whenever one looks at a node that is at work, it has done three more rounds."""
 
     def __init__(self, away: bool, back: bool) -> None:
-        self.system = System("told", lambda *_: [], lambda *_: 0, ("node",), away=0.1)
+        self.system = System("told", away=0.1)
         self.away, self.back = away, back
         self.rounds, self.state = [10, 10, 10], "all"
 
@@ -81,19 +66,16 @@ def test_what_became_of_a_killed_node_is_said_in_words(away: bool, back: bool, f
     assert found.back.startswith(second)
 
 
-def test_a_rival_that_is_not_there_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_is_not_installed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    report = a_report()
-    assert p2p.find_rivals(report, make=False) == []
-    assert [row[1] for row in report.rows] == list(p2p.RIVALS)
-    assert all(row[2].startswith("not run: it is not installed in") for row in report.rows)
-    for script, *_ in p2p.RIVALS.values():
-        with pytest.raises(Unavailable):
-            environment(p2p.ADAPTERS / script, make=False)
+    table = ResultTable("a trial", "what | who | seconds, or what happened | ours ÷ it")
+    assert sites.find_others(table, make=False) == []
+    assert [row[1] for row in table.rows] == list(sites.OTHERS)
+    assert all(row[2].startswith("not run: it is not installed in") for row in table.rows)
 
 
 def test_adapters_know_the_verbs_that_they_are_asked_for() -> None:
-    for script, verbs, _ in p2p.RIVALS.values():
-        tree = ast.parse((p2p.ADAPTERS / script).read_text(encoding="utf-8"))
+    for script, verbs, _ in sites.OTHERS.values():
+        tree = ast.parse((sites.ADAPTERS / script).read_text(encoding="utf-8"))
         functions = {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}
         assert set(verbs) <= functions

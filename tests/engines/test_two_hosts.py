@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from benchmarks.distributed import launch
+from benchmarks.cluster import launch
 from netfleet import History, load_experiment, run_experiment
 from support.torchrun import EXPERIMENT, free_port
 

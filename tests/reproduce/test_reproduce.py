@@ -192,12 +192,12 @@ class Counter(Quiet):
 
 def test_a_run_that_two_panels_show_is_made_once(folder: Path) -> None:
     panels, store = list(find_panels(folder).values()), Store(folder / "results")
-    todo = runs.jobs(panels, store)
+    todo = runs.planned(panels, store)
     assert [job.label for job in todo] == ["figa, K = 1, seed 0", "figa, K = 2, seed 0", "figb, K = 3, seed 0"]
     counter = Counter()
-    runs.perform(todo, store, folder / "work", counter)
+    runs.make(todo, store, folder / "work", counter)
     assert len(counter.begun) == 3
-    assert runs.jobs(panels, store) == []
+    assert runs.planned(panels, store) == []
     assert not list((folder / "work").iterdir()), "nothing is left over"
     found = runs.histories(panels[1], store)
     assert [h.label for h in found["K = 2"]] == ["K = 2"]
@@ -206,16 +206,16 @@ def test_a_run_that_two_panels_show_is_made_once(folder: Path) -> None:
 def test_an_interrupted_run_goes_on_from_its_checkpoint(folder: Path) -> None:
     panel = load_panel(folder / "figa.toml")
     whole, broken = Store(folder / "whole"), Store(folder / "broken")
-    runs.perform(runs.jobs([panel]), whole, folder / "work")
+    runs.make(runs.planned([panel]), whole, folder / "work")
     with pytest.raises(KeyboardInterrupt):
-        runs.perform(runs.jobs([panel]), broken, folder / "work", Counter(stop_at=8 + 5))
+        runs.make(runs.planned([panel]), broken, folder / "work", Counter(stop_at=8 + 5))
     again = Counter()
-    todo = runs.jobs([panel], broken)
-    assert [runs.done_rounds(job, folder / "work") for job in todo] == [5]
-    runs.perform(todo, broken, folder / "work", again)
+    todo = runs.planned([panel], broken)
+    assert [job.done(folder / "work") for job in todo] == [5]
+    runs.make(todo, broken, folder / "work", again)
     assert len(again.begun) == 1, "the first run was finished and kept"
     assert "from 0" not in again.begun[0]
-    for job in runs.jobs([panel]):
+    for job in runs.planned([panel]):
         one, other = whole.load(job.run), broken.load(job.run)
         assert one is not None
         assert other is not None
@@ -223,19 +223,19 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(folder: Path) -> None:
 
 
 def test_a_run_that_another_command_makes_is_left_out(folder: Path) -> None:
-    first, second = runs.jobs([load_panel(folder / "figa.toml")])
+    first, second = runs.planned([load_panel(folder / "figa.toml")])
     store = Store(folder / "results")
-    with runs.alone(folder / "work" / first.run.hash[:16]) as mine:
+    with runs.locked(folder / "work" / first.run.hash[:16]) as mine:
         assert mine
-        assert runs.perform([first, second], store, folder / "work") == [first]
+        assert runs.make([first, second], store, folder / "work") == [first]
     assert store.load(first.run) is None
     assert store.load(second.run) is not None
 
 
 def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path) -> None:
-    todo, store, counter = runs.jobs([load_panel(folder / "figa.toml")]), Store(folder / "results"), Counter()
-    runs.perform(todo, store, folder / "work")
-    runs.perform(todo, store, folder / "work", counter)
+    todo, store, counter = runs.planned([load_panel(folder / "figa.toml")]), Store(folder / "results"), Counter()
+    runs.make(todo, store, folder / "work")
+    runs.make(todo, store, folder / "work", counter)
     assert counter.begun == []
     assert not list((folder / "work").iterdir())
 
@@ -267,8 +267,8 @@ def test_the_time_left_counts_what_is_still_to_do(monkeypatch: pytest.MonkeyPatc
 
 def test_the_pace_of_a_model_is_that_of_its_stored_runs(folder: Path) -> None:
     panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
-    todo = runs.jobs([panel])
-    runs.perform(todo, store, folder / "work")
+    todo = runs.planned([panel])
+    runs.make(todo, store, folder / "work")
     kind = todo[0].work(folder / "work").kind
     assert runs.paces(store)[kind] > 0
 
@@ -285,8 +285,8 @@ def test_a_short_run_is_the_first_part_of_the_whole(folder: Path) -> None:
     panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
     short = scaled(panel, "half")
     assert short.part == "4 of 8 rounds"
-    runs.perform(runs.jobs([panel, short]), store, folder / "work")
-    (verdict, _) = tables.lines([short], store)[0].verdicts
+    runs.make(runs.planned([panel, short]), store, folder / "work")
+    (verdict, _) = tables.judged_claims([short], store)[0].verdicts
     assert verdict is not None
     assert verdict.words.endswith("4 of 8 rounds)")
     for label, (long,) in runs.histories(panel, store).items():
@@ -298,15 +298,15 @@ def test_a_short_run_is_the_first_part_of_the_whole(folder: Path) -> None:
 
 def test_seeds_can_be_asked_for(folder: Path) -> None:
     panel = scaled(load_panel(folder / "figa.toml"), seeds=3)
-    assert [(job.run.seed, job.run.label) for job in runs.jobs([panel])] == [
+    assert [(job.run.seed, job.run.label) for job in runs.planned([panel])] == [
         (seed, label) for seed in range(3) for label in ("K = 1", "K = 2")
     ]
 
 
 def test_a_stored_run_can_be_verified(folder: Path) -> None:
     panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
-    todo = runs.jobs([panel])
-    runs.perform(todo, store, folder / "work")
+    todo = runs.planned([panel])
+    runs.make(todo, store, folder / "work")
     checks = runs.verify(todo, store, 4)
     assert [(check.rounds, check.different, check.largest) for check in checks] == [(4, 0, 0.0)] * 2
     assert all(check.values > 20 for check in checks)
@@ -320,7 +320,7 @@ def test_a_stored_run_can_be_verified(folder: Path) -> None:
 
 
 def test_what_a_second_run_lacks_counts_as_different(folder: Path) -> None:
-    job = runs.jobs([load_panel(folder / "figa.toml")])[0]
+    job = runs.planned([load_panel(folder / "figa.toml")])[0]
     check = runs.compare(job, history([0.1, 0.2, 0.3]), history([0.1, 0.2]), 2)
     assert (check.rounds, check.values, check.different) == (2, 6, 2)
 
@@ -329,9 +329,9 @@ def test_a_diverged_run_is_kept_with_its_reason(folder: Path) -> None:
     wild = PANEL.replace("eta = 0.05", "eta = 1e30").replace("at_least = 0.0", "at_least = -1.0")
     (folder / "figa.toml").write_text(wild)
     panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
-    runs.perform(runs.jobs([panel]), store, folder / "work")
-    assert runs.jobs([panel], store) == []
-    (line,) = tables.lines([panel], store)
+    runs.make(runs.planned([panel]), store, folder / "work")
+    assert runs.planned([panel], store) == []
+    (line,) = tables.judged_claims([panel], store)
     assert line.cells()[5:7] == ["–", "undecided: K = 2, K = 1 diverged"]
     assert tables.score([line]) == "0 hold, 0 do not, 1 undecided"
 
@@ -340,9 +340,9 @@ def test_a_diverged_run_is_kept_with_its_reason(folder: Path) -> None:
 
 
 def test_a_result_whose_config_was_changed_is_refused(folder: Path) -> None:
-    job = runs.jobs([load_panel(folder / "figa.toml")])[0]
+    job = runs.planned([load_panel(folder / "figa.toml")])[0]
     store = Store(folder / "results")
-    runs.perform([job], store, folder / "work")
+    runs.make([job], store, folder / "work")
     path = folder / "results" / file_name(job.run.hash)
     path.write_text(path.read_text().replace('"rounds": 8', '"rounds": 9'))
     with pytest.raises(CheckpointError, match="hash is not the file's name"):
@@ -353,9 +353,9 @@ def test_a_result_whose_config_was_changed_is_refused(folder: Path) -> None:
 
 
 def test_a_stored_history_says_what_was_measured(folder: Path) -> None:
-    job = runs.jobs([load_panel(folder / "figa.toml")])[0]
+    job = runs.planned([load_panel(folder / "figa.toml")])[0]
     store = Store(folder / "results")
-    runs.perform([job], store, folder / "work")
+    runs.make([job], store, folder / "work")
     stored = store.load(job.run)
     assert stored is not None
     assert stored["round"].tolist() == [0, 2, 4, 6, 8]
@@ -365,8 +365,8 @@ def test_a_stored_history_says_what_was_measured(folder: Path) -> None:
 
 def test_results_outlive_options_that_netfleet_gains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
-    todo = runs.jobs([panel])
-    runs.perform(todo, store, folder / "work")
+    todo = runs.planned([panel])
+    runs.make(todo, store, folder / "work")
     for job in todo:  # as if there had been no evaluation.gradient when they were made
         stored = store.load(job.run)
         assert stored is not None
@@ -375,10 +375,10 @@ def test_results_outlive_options_that_netfleet_gains(folder: Path, capsys: pytes
         stored.config = stored.config | {"evaluation": fewer}
         stored.hash = config_hash(stored.config)
         store.save(stored)
-    assert len(runs.jobs([panel], store)) == 2
+    assert len(runs.planned([panel], store)) == 2
     assert main(["reproduce", "--rehash", "--from", str(folder)]) == 0
     assert "2 results gained evaluation.gradient = true" in capsys.readouterr().out
-    assert runs.jobs([panel], store) == []
+    assert runs.planned([panel], store) == []
     assert len(list((folder / "results").iterdir())) == 2
     assert main(["reproduce", "--rehash", "--from", str(folder)]) == 0
     assert "0 results have a new hash" in capsys.readouterr().out
@@ -486,8 +486,8 @@ def test_without_runs_there_is_no_verdict() -> None:
 
 def test_the_tables_for_a_page(folder: Path) -> None:
     panel, store = scaled(load_panel(folder / "figa.toml"), seeds=2), Store(folder / "results")
-    runs.perform(runs.jobs([panel])[:3], store, folder / "work")
-    found = tables.lines([panel], store)
+    runs.make(runs.planned([panel])[:3], store, folder / "work")
+    found = tables.judged_claims([panel], store)
     head, _, row = (line.strip("| ").split(" | ") for line in tables.markdown(found).splitlines())
     assert len(head) == len(row) == 9
     assert row[:5] == ["figa", "1", "K = 2 is ahead", "ahead", "≥ +0.00"]
@@ -495,7 +495,7 @@ def test_the_tables_for_a_page(folder: Path) -> None:
     first, second = tables.values([panel], store, "results/").splitlines()[2:]
     assert "±" in first, "two seeds"
     assert "±" not in second
-    for run in (job.run for job in runs.jobs([panel])[:3]):
+    for run in (job.run for job in runs.planned([panel])[:3]):
         assert f"[{run.hash[:8]}](results/{file_name(run.hash)})" in first + second
 
 
@@ -548,7 +548,7 @@ def test_a_zoom_is_a_second_row_that_begins_higher(folder: Path) -> None:
     for name in ("figa", "figb"):
         (folder / f"{name}.toml").write_text("zoom = 0.5\n" + PANEL)
     panels, store = list(find_panels(folder).values()), Store(folder / "results")
-    runs.perform(runs.jobs(panels), store, folder / "work")
+    runs.make(runs.planned(panels), store, folder / "work")
     axes = draw(panels, store).axes
     assert [panel.get_title(loc="left") for panel in axes] == ["K", "K", "K, from 50%", "K, from 50%"]
     assert [panel.get_ylim()[0] == 0.5 for panel in axes] == [False, False, True, True]
@@ -584,7 +584,7 @@ def test_options_without_names_are_refused(
     folder: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reproduce", "--from", str(folder), *options]) == 2
-    assert "say which figures or panels" in capsys.readouterr().err
+    assert "name the figures or panels" in capsys.readouterr().err
 
 
 def test_verifying_says_what_was_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -603,7 +603,7 @@ def test_rehashing_names_the_unfinished_runs_that_are_lost(folder: Path, capsys:
     work = folder / "work"
     panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
     with pytest.raises(KeyboardInterrupt):
-        runs.perform(runs.jobs([panel]), store, work, Counter(stop_at=3))
+        runs.make(runs.planned([panel]), store, work, Counter(stop_at=3))
     assert main(["reproduce", "--rehash", "--from", str(folder), "--work", str(work)]) == 0
     assert "unfinished" not in capsys.readouterr().out
     for path in work.iterdir():
@@ -617,7 +617,7 @@ def test_rehashing_names_the_unfinished_runs_that_are_lost(folder: Path, capsys:
 
 
 def test_every_committed_result_belongs_to_a_panel() -> None:
-    wanted = {file_name(job.run.hash) for job in runs.jobs(list(find_panels(ROOT).values()))}
+    wanted = {file_name(job.run.hash) for job in runs.planned(list(find_panels(ROOT).values()))}
     found = {path.name for path in (ROOT / "results").glob("*.json")}
     assert found <= wanted, "no panel shows these; delete them"
     for path in sorted((ROOT / "results").glob("*.json")):
@@ -630,7 +630,7 @@ def test_committed_numbers_are_what_the_configs_give() -> None:
     """The first rounds again, from the configs; other machines round otherwise, so equal to a tenth of a point."""
     need_data("mnist")
     panel = load_panel(ROOT / "fig3b.toml")
-    todo = [job for job in runs.jobs([panel]) if job.run.label in ("K = 1", "K = 8")]
+    todo = [job for job in runs.planned([panel]) if job.run.label in ("K = 1", "K = 8")]
     checks = runs.verify(todo, Store(ROOT / "results"), 5)
     assert len(checks) == len(todo)
     assert all(check.largest < 1e-3 for check in checks)

@@ -16,9 +16,12 @@ from netfleet.runs.config import EngineConfig, config_hash
 from netfleet.runs.metrics import consensus_error
 from netfleet.runs.progress import Quiet
 from netfleet.theory import bounds as theory
-from reproduce import speedup_figure as speedup
-from reproduce import speedup_study as scaling
-from reproduce.speedup_study import Results, Row, load_study
+from reproduce.speedup import command as speedup
+from reproduce.speedup import fit as fits
+from reproduce.speedup import results as measured_points
+from reproduce.speedup.fit import Row
+from reproduce.speedup.results import Results
+from reproduce.speedup.study import load_study
 
 STUDY = """
 title = "small"
@@ -82,11 +85,11 @@ def test_points_are_kept_and_not_made_again(
     said = capsys.readouterr().out
     assert "exponent of m" in said
     assert "16 runs of NET-FLEET" in said
-    monkeypatch.setattr(scaling, "averaged_metric", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(measured_points, "averaged_metric", lambda *_: pytest.fail("made again"))
     assert main(command) == 0
     again = Results(path.with_suffix(".json"))
     assert results.items() <= again.items()
-    found = scaling.rows(study, again)["corollary"]
+    found = fits.rows(study, again)["corollary"]
     assert [(row.m, row.S, len(row.values)) for row in found] == [(1, 8, 2), (3, 8, 2), (1, 27, 2), (3, 27, 2)]
     assert (folder / "figures" / "speedup.png").exists()
 
@@ -126,8 +129,8 @@ def test_the_command_says_what_it_does_not_take(path: Path, capsys: pytest.Captu
 def test_a_run_that_diverges_is_infinite_and_not_fitted(path: Path) -> None:
     path.write_text(STUDY.replace("0.05", "500.0").replace("[8, 27]", "[27]"))
     point = next(load_study(path).points())
-    assert scaling.averaged_metric(point, Quiet()) == np.inf
-    assert scaling.fit([Row(1, S, 1, 0.1, (np.inf,)) for S in (1, 2, 3)]) is None
+    assert measured_points.averaged_metric(point, Quiet()) == np.inf
+    assert fits.fit([Row(1, S, 1, 0.1, (np.inf,)) for S in (1, 2, 3)]) is None
 
 
 def test_parts_keep_f_the_same_for_any_number_of_workers() -> None:
@@ -144,7 +147,7 @@ def test_parts_keep_f_the_same_for_any_number_of_workers() -> None:
 
 def test_the_metric_is_averaged_over_the_steps() -> None:
     problem = build_problem({"kind": "quadratics", "d": 3}, 2, 0, EngineConfig())
-    watched = scaling.Watched(problem, stride=2)
+    watched = measured_points.Watched(problem, stride=2)
     models = torch.randn(5, 2, 3)
     for x in models:
         assert watched.problem.grad(x, problem.sample(0, 0)).equal(problem.full_grad(x))
@@ -162,7 +165,7 @@ def test_the_fit_tells_workers_from_steps_and_how_far_seeds_differ() -> None:
         return float(3 * m**-0.3 * S**-0.6 * np.exp(0.02 * rng.normal()))
 
     pairs = [(m, S) for m in (1, 4, 16) for S in (10, 100, 1000)]
-    found = scaling.fit([Row(m, S, 1, 0.1, (value(m, S), value(m, S), value(m, S))) for m, S in pairs])
+    found = fits.fit([Row(m, S, 1, 0.1, (value(m, S), value(m, S), value(m, S))) for m, S in pairs])
     assert found is not None
     for law, exponent in ((found.workers, -0.3), (found.steps, -0.6)):
         assert law is not None
@@ -172,17 +175,17 @@ def test_the_fit_tells_workers_from_steps_and_how_far_seeds_differ() -> None:
 
 def test_a_fit_needs_what_it_tells_apart() -> None:
     exact = [Row(m, 100, 1, 0.1, (m**-0.5,)) for m in (1, 4, 16, 64)]  # one S only
-    found = scaling.fit(exact)
+    found = fits.fit(exact)
     assert found is not None
     assert (found.workers, found.steps, found.work.half) == (None, None, None)
     assert found.work.mean == pytest.approx(-0.5)
     assert found.at(400) == pytest.approx(0.5)
-    assert scaling.fit(exact[:2]) is None
+    assert fits.fit(exact[:2]) is None
 
 
 def test_a_law_passes_amid_the_means_that_are_drawn() -> None:
     uneven = [Row(m, 100, 1, 0.1, (m**-0.5, 9 * m**-0.5)) for m in (1, 4, 16)]  # seeds that differ much
-    found = scaling.fit(uneven)
+    found = fits.fit(uneven)
     assert found is not None
     for row in uneven:
         assert found.at(row.work) == pytest.approx(row.mean)
@@ -199,7 +202,7 @@ def test_a_huge_metric_has_diverged(path: Path) -> None:
     study, results = load_study(path), Results(path.with_suffix(".json"))
     for value, point in zip((1e9, *[1.0] * 15), study.points(), strict=True):
         results.keep(point, value)
-    values = [v for rows in scaling.rows(study, results).values() for row in rows for v in row.values]
+    values = [v for rows in fits.rows(study, results).values() for row in rows for v in row.values]
     assert sorted(values) == [1.0] * 15 + [np.inf]
 
 
@@ -207,21 +210,21 @@ def test_every_line_reaches_the_target_with_the_fewest_workers() -> None:
     lines = {
         name: [Row(m, S, 1, 0.1, (c * S**-0.5,)) for m in (1, 4) for S in (4, 100)] for name, c in (("a", 1), ("b", 2))
     }
-    assert scaling.reachable(lines) == pytest.approx(0.2)
-    needed = scaling.rounds_to(lines["b"], scaling.reachable(lines))
+    assert fits.reachable(lines) == pytest.approx(0.2)
+    needed = fits.rounds_to(lines["b"], fits.reachable(lines))
     assert {m: need.rounds for m, need in needed.items() if need} == {1: pytest.approx(100), 4: pytest.approx(100)}
 
 
 def test_runs_stay_below_the_theorem(path: Path) -> None:
     study, results = load_study(path), Results(path.with_suffix(".json"))
-    scaling.perform([(point, results) for point in study.points()])
-    margin = scaling.margin(study, results)
+    measured_points.make_points([(point, results) for point in study.points()])
+    margin = measured_points.margin(study, results)
     assert margin is not None
     assert margin.runs == 16
     assert 0 < margin.ratio < 1
     point = next(study.points())
     results.keep(point, 1e9)
-    assert scaling.margin(study, results).ratio > 1e3  # type: ignore[union-attr]
+    assert measured_points.margin(study, results).ratio > 1e3  # type: ignore[union-attr]
 
 
 def test_noise_drawn_ahead_is_the_noise_of_its_address() -> None:
@@ -242,10 +245,10 @@ def test_centred_quadratics_have_one_minimum_whatever_their_heterogeneity() -> N
 
 def test_rounds_to_a_target_are_interpolated() -> None:
     measured = [Row(m, S, 1, 0.1, ((m * S) ** -0.5,)) for m in (1, 4) for S in (10, 100, 1000)]
-    assert scaling.rounds_to(measured, 0.05) == {1: (pytest.approx(400), False), 4: (pytest.approx(100), False)}
-    assert scaling.rounds_to(measured, 0.2) == {1: (pytest.approx(25), False), 4: (pytest.approx(10), True)}
-    assert scaling.rounds_to(measured, 0.02) == {1: None, 4: (pytest.approx(625), False)}
-    assert scaling.rounds_to(measured, 0.01) == {1: None, 4: None}
+    assert fits.rounds_to(measured, 0.05) == {1: (pytest.approx(400), False), 4: (pytest.approx(100), False)}
+    assert fits.rounds_to(measured, 0.2) == {1: (pytest.approx(25), False), 4: (pytest.approx(10), True)}
+    assert fits.rounds_to(measured, 0.02) == {1: None, 4: (pytest.approx(625), False)}
+    assert fits.rounds_to(measured, 0.01) == {1: None, 4: None}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.fleets import free_ports, write_sites
+from benchmarks.site_processes import free_ports, write_sites
 from netfleet.cli import main
 from netfleet.runs import checkpoint
 from netfleet.runs.history import History

@@ -13,18 +13,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("benchmarks/results"),
         metavar="DIR",
-        help="the tables go into a folder below it that is named by today's date (default: %(default)s)",
+        help="the tables go into a folder with today's date below it (default: benchmarks/results in the checkout)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     use_checkout("benchmarks")
-    from benchmarks import PARTS, run_parts
+    from benchmarks import command
 
-    if options.list:
-        print("\n".join(f"{name:12} {what}" for name, what in PARTS.items()))
-    else:
-        run_parts(options.parts, options.out, options.quick)
-    return 0
+    return command.run(options.parts, options.out, quick=options.quick, show_parts=options.list)

@@ -3,8 +3,7 @@
 import argparse
 from pathlib import Path
 
-from netfleet.cli.shared import add_device, interrupted, use_checkout
-from netfleet.errors import ConfigError
+from netfleet.cli.shared import add_device, use_checkout
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +40,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="source",
         type=Path,
-        default=Path("reproduce"),
         metavar="DIR",
-        help="folder of the configs (default: %(default)s)",
+        help="folder of the configs (default: reproduce in the checkout)",
     )
     parser.add_argument(
         "--out",
@@ -63,39 +61,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     use_checkout("reproduce")
-    from rich.console import Console
-
     from reproduce import command
-    from reproduce import speedup_figure as speedup
 
-    console = Console()
-    if options.rehash:
-        command.rehash(options.source, options.work, console)
-        return 0
-    if not options.names:
-        given = (options.draw, options.rounds, options.seeds, options.curve, options.scale != "full")
-        if any(given) or options.verify is not None:
-            raise ConfigError('name figures or panels; "all" means all that an ordinary machine can make')
-        command.overview(options.source, console)
-        return 0
-    engine = {key: v for key in ("device", "threads") if (v := getattr(options, key)) is not None}
-    scale, rounds, seeds = options.scale, options.rounds, options.seeds
-    where = command.places(options.source, scale, rounds, seeds, options.out, options.work)
-    studies = speedup.asked(options.names)
-    if studies and (options.verify is not None or rounds is not None or options.curve or engine):
-        raise ConfigError(f"{speedup.NAME} takes --scale, --seeds and --draw only")
-    names = [name for name in options.names if name not in studies]
-    panels = command.selected(options.source, names, scale, rounds, seeds, **engine) if names else []
-    if options.verify is not None:
-        return 0 if command.verify(panels, where, options.verify, console, curves=options.curve) else 1
-    try:
-        if panels:
-            command.reproduce(panels, where, console, run=not options.draw, curves=options.curve)
-        if studies:
-            known = speedup.find(options.source, scale, seeds)
-            to_run = speedup.chosen(known, studies)
-            folder = (options.out or options.source) / speedup.NAME
-            speedup.reproduce(known, [] if options.draw else to_run, folder, where.pictures / "speedup.png", console)
-    except KeyboardInterrupt:
-        return interrupted("finished rounds are kept; the same command resumes")
-    return 0
+    return command.run(command.Options(**{key: value for key, value in vars(options).items() if key != "command"}))

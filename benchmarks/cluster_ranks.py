@@ -1,6 +1,6 @@
-"""What each process of `netfleet bench distributed` measures; rank 0 writes it down.
+"""What each process of `netfleet bench cluster` measures; rank 0 writes the numbers to a file.
 
-Ours and what stands beside it are timed in turn by the same processes, several calls at a time between two barriers.
+The same processes time ours and what it is compared with in turn, several calls at a time between two barriers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks import setting
 from benchmarks.measure import Timed, alternating
-from netfleet.algorithms import ALGORITHMS
+from benchmarks.setting import ETA, PAPER, QUICK, TINY, Setting, method, network, rounds_on
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.distributed import ProcessGroup, Wire, host_on, joined
 from netfleet.engines.host import Tag
 from netfleet.files import write_atomically
 from netfleet.optim import Decentralized
 from netfleet.problems import Quadratics
-from netfleet.problems.models import MODELS
 from netfleet.runs.build import network_for
 from netfleet.topology.topology import make_topology
 
@@ -35,11 +33,10 @@ from netfleet.topology.topology import make_topology
 VECTORS, FLOAT = 2, 4
 
 
-def exchange(kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, Any]:
+def exchange(setting: Setting, kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, Any]:
     """Bytes on the wire in an exchange, and its time beside that of bare isend and irecv."""
-    method = ALGORITHMS.build({"kind": "net-fleet", "eta": setting.ETA})
-    network = network_for(method, make_topology(kind, workers=m), 0)
-    host, wire = host_on(ProcessGroup(), Quadratics(m, d=1), network, 1)
+    graph = network_for(method(1), make_topology(kind, workers=m), 0)
+    host, wire = host_on(ProcessGroup(), Quadratics(m, d=1), graph, 1)
     own, mix = torch.randn(len(host.problem.workers), d), host.mixer(0)
     need = host._part(0).need
     stack = torch.ones(len(need), VECTORS * FLOAT * d, dtype=torch.uint8)  # zeros would all be one page of memory
@@ -51,7 +48,7 @@ def exchange(kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, A
     _together(runs[2], calls)()
     seen = _loopback() - before
     sent = int(host.collective.total(torch.tensor([[wire.sent]]))[0])
-    linked = network.W(0).toarray() != 0
+    linked = graph.W(0).toarray() != 0
     foreign = [np.any(linked[list(group)], axis=0) for group in wire.placement.workers]
     rows = sum(int(hears.sum() - len(group)) for hears, group in zip(foreign, wire.placement.workers, strict=True))
     return {
@@ -63,7 +60,7 @@ def exchange(kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, A
 
 
 def _bare(wire: Wire, need: Sequence[int], d: int) -> Timed:
-    """The same bytes between the same ranks, from and into memory that lies ready."""
+    """The same bytes between the same ranks, from and into memory that is allocated before."""
     ops = []
     for route in wire.routes(0, need):
         for act, rows in ((dist.isend, route.sends), (dist.irecv, route.receives)):
@@ -99,43 +96,35 @@ def _loopback() -> int:
     raise OSError("there is no loopback device")
 
 
-def rounds(model: str, steps: int, repeats: int) -> dict[str, Any]:
-    """A round of the paper's setting; every rank computes on one thread."""
-    method = ALGORITHMS.build({"kind": "net-fleet", "eta": setting.ETA, "K": steps})
-    network = network_for(method, setting.network(), 0)
-    host, _ = host_on(ProcessGroup(), setting.problem(model, threads=1), network, 1)
-    go = setting.rounds_on(host, method)
-    return {"seconds": alternating([_together(go, 1)], repeats)}
+def rounds(setting: Setting, model: str, repeats: int) -> dict[str, Any]:
+    """A round of the setting; every rank computes on one thread."""
+    algorithm = method(setting.K)
+    graph = network_for(algorithm, setting.topology(), 0)
+    host, _ = host_on(ProcessGroup(), setting.problem(model, threads=1), graph, 1)
+    return {"seconds": alternating([_together(rounds_on(host, algorithm), 1)], repeats)}
 
 
-def step(model: str, calls: int, repeats: int) -> dict[str, Any]:
+def step(setting: Setting, model: str, calls: int, repeats: int) -> dict[str, Any]:
     """A gradient step of PyTorch's data-parallel training, and of ours with K = 1 and 10; 10 divides the calls."""
-    data = setting.images(2000, tests=10)
-    batches = [(data.train_x[i : i + setting.BATCH], data.train_y[i : i + setting.BATCH]) for i in range(0, 1000, 50)]
+    data, size = setting.images(2000, tests=10), setting.batch
+    batches = [(data.train_x[i : i + size], data.train_y[i : i + size]) for i in range(0, len(data.train_y), 100)]
     runs = [_together(_ddp(model, batches), calls)]
     runs += [_together(_ours(model, batches, K), calls // K) for K in (1, 10)]
     return {"seconds": [[t / calls for t in turns] for turns in alternating(runs, repeats)]}
 
 
 def _ddp(model: str, batches: list[Any]) -> Timed:
-    shared = DistributedDataParallel(_network(model))
-    optimizer = torch.optim.SGD(shared.parameters(), lr=setting.ETA)
-    closure = _closure(shared, optimizer, batches)
-    return lambda: optimizer.step(closure)
+    shared = DistributedDataParallel(network(model))
+    return _steps(shared, torch.optim.SGD(shared.parameters(), lr=ETA), batches)
 
 
 def _ours(model: str, batches: list[Any], K: int) -> Timed:
-    own = _network(model)
-    optimizer = Decentralized(own.parameters(), {"kind": "net-fleet", "K": K, "eta": setting.ETA})
-    closure = _closure(own, optimizer, batches)
-    return lambda: optimizer.step(closure)
+    own = network(model)
+    return _steps(own, Decentralized(own.parameters(), {"kind": "net-fleet", "K": K, "eta": ETA}), batches)
 
 
-def _network(model: str) -> nn.Module:
-    return MODELS.build(model, inputs=(1, 28, 28), classes=10)
-
-
-def _closure(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Any]) -> Any:
+def _steps(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Any]) -> Timed:
+    """The next step of an optimizer."""
     turns = itertools.cycle(batches)
 
     def closure() -> Any:
@@ -145,19 +134,19 @@ def _closure(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[A
         loss.backward()
         return loss
 
-    return closure
+    return lambda: optimizer.step(closure)
 
 
 JOBS: dict[str, Callable[..., dict[str, Any]]] = {"exchange": exchange, "rounds": rounds, "step": step}
 
 
-def main(out: Path, jobs: list[dict[str, Any]]) -> None:
+def main(out: Path, setting: Setting, jobs: list[dict[str, Any]]) -> None:
     """Each job by its name and options."""
     with joined(), one_intra_op_thread():
-        found = [JOBS[job.pop("job")](**job) for job in jobs]
+        found = [JOBS[job.pop("job")](setting, **job) for job in jobs]
         if dist.get_rank() == 0:
             write_atomically(out, lambda file: file.write(json.dumps(found).encode()))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    main(Path(sys.argv[1]), (PAPER, QUICK, TINY)[int(sys.argv[2])], json.loads(sys.argv[3]))

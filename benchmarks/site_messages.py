@@ -1,6 +1,6 @@
 """One message between two processes, in three ways over the same certificates: ours, bare gRPC, and TLS on a socket.
 
-`python -m benchmarks.links FOLDER D` is the one that sends: a site's folder, and how many float32 numbers.
+`python -m benchmarks.site_messages FOLDER D` is the sender: a site's folder, and how many float32 numbers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Timed, alternating
+from benchmarks.processes import environment
 from netfleet.engines.host import Tag, all_finite
 from netfleet.errors import TransportError
 from netfleet.sites.network.loop_thread import Bridge
@@ -148,8 +149,8 @@ def exchanges(sender: Path, receiver: Path, d: int, repeats: int) -> list[list[f
 @contextmanager
 def _sending(folder: Path, d: int) -> Iterator[tuple[Callable[[int], None], int, int]]:
     """The process that sends: how to let it post, and the ports of the other two ways."""
-    command = [sys.executable, "-m", __name__, str(folder), str(d)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command, pipe = [sys.executable, "-m", __name__, str(folder), str(d)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) as process:
         stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
 
         def post(t: int) -> None:

@@ -1,7 +1,7 @@
-"""Nodes of a peer-to-peer system as processes of this machine: what a round takes, and what happens when one is killed.
+"""Nodes of a peer-to-peer system as processes of this machine, which can be timed and killed.
 
-A system is ours or another with an adapter (adapters/p2p/*.py, which says what the verbs mean). All are given the same
-work: digits, a small network, K local steps in a round, every node with every other.
+A system is netfleet or another with an adapter (adapters/sites/*.py; work.py says what the verbs mean). All are given
+the same work: digits, a small network, K local steps in a round, every node connected to every other.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,54 +22,51 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.environments import Unavailable
+from benchmarks.processes import Unavailable, environment, output
 from netfleet.data import SOURCES
 from netfleet.runs.config import experiment
 from netfleet.sites.planning.nodes_file import Node, Nodes
 from netfleet.sites.planning.plan import make_plan, write_plan
 
-ADAPTERS = Path(__file__).with_name("adapters") / "p2p"
+ADAPTERS = Path(__file__).with_name("adapters") / "sites"
 #: Nodes, local steps, mini-batch, step size, hidden units.
 M, K, BATCH, ETA, HIDDEN = 3, 10, 32, 0.05, 64
-#: More rounds than any run gets to.
+#: More rounds than any run reaches.
 ROUNDS = 1_000_000
-#: Seconds: for a system to begin, between two looks, and for `prepare` and `go`.
+#: Seconds: for the first rounds of a system, between two looks, and for `prepare` and `go`.
 BEGIN, LOOK, SETUP = 120.0, 0.02, 90.0
 
 
 @dataclass(frozen=True)
 class System:
-    """How a system's processes are started in a folder with the work, and how far they are."""
+    """`netfleet node`: how its processes are started in a folder with the work, and how far they are."""
 
     name: str
-    command: Callable[[Path, str, Sequence[str]], list[str]]
-    reached: Callable[[Path, int], int]
-    verbs: tuple[str, ...]
-    away: float  # seconds to look at it while a node is away
-    patience: float = 0.0  # ours only
+    away: float  # seconds to watch the others while a node is away
+    patience: float = 0.0
     again: tuple[str, ...] = ()  # options of a node that was killed
+    verbs: tuple[str, ...] = ("node",)
 
-
-def ours(name: str, away: float, patience: float = 0.0, again: tuple[str, ...] = ()) -> System:
-    """`netfleet node`."""
-
-    def command(folder: Path, verb: str, more: Sequence[str]) -> list[str]:
+    def command(self, folder: Path, verb: str, more: Sequence[str]) -> list[str]:
         i, *options = more
         return [sys.executable, "-m", "netfleet", "node", str(folder / "plan" / f"s{i}"), "--linger", "1", *options]
 
-    def reached(folder: Path, i: int) -> int:
+    def reached(self, folder: Path, i: int) -> int:
         return int(json.loads((folder / "plan" / f"s{i}" / "run" / "checkpoint.json").read_text())["counters"]["t"])
 
-    return System(name, command, reached, ("node",), away, patience, again)
 
-
-def adapted(name: str, python: str, script: str, verbs: tuple[str, ...], away: float) -> System:
+@dataclass(frozen=True)
+class AdaptedSystem(System):
     """A system with an adapter, in its own environment."""
 
-    def command(folder: Path, verb: str, more: Sequence[str]) -> list[str]:
-        return [python, str(ADAPTERS / script), str(folder), verb, *more]
+    python: str = ""
+    script: str = ""
 
-    return System(name, command, lambda folder, i: int((folder / f"round-{i}").read_text()), verbs, away)
+    def command(self, folder: Path, verb: str, more: Sequence[str]) -> list[str]:
+        return [self.python, str(ADAPTERS / self.script), str(folder), verb, *more]
+
+    def reached(self, folder: Path, i: int) -> int:
+        return int((folder / f"round-{i}").read_text())
 
 
 def write_work(folder: Path, patience: float = 0.0) -> None:
@@ -76,9 +74,9 @@ def write_work(folder: Path, patience: float = 0.0) -> None:
     data, ports = SOURCES.build("digits"), free_ports(M)
     x = data.train_x.reshape(len(data.train_y), -1).numpy()
     parts = np.arange(len(x) // M * M).reshape(M, -1)
-    arrays = {"x": x, "y": data.train_y.numpy(), "parts": parts, "ports": np.array(ports)}
-    settings = {"K": K, "batch": BATCH, "eta": ETA, "rounds": ROUNDS, "hidden": HIDDEN}
-    np.savez(folder / "work.npz", **arrays, **{name: np.array(value) for name, value in settings.items()})  # type: ignore[arg-type]
+    settings = {"ports": ports, "K": K, "batch": BATCH, "eta": ETA, "rounds": ROUNDS, "hidden": HIDDEN}
+    numbers = {name: np.array(value) for name, value in settings.items()}
+    np.savez(folder / "work.npz", x=x, y=data.train_y.numpy(), parts=parts, **numbers)  # type: ignore[arg-type]
     table = {
         "name": "bench",
         "rounds": ROUNDS,
@@ -105,7 +103,7 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-class Fleet:
+class RunningSystem:
     """The processes of one system."""
 
     def __init__(self, system: System, folder: Path) -> None:
@@ -113,30 +111,19 @@ class Fleet:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, verb: str, *more: str) -> None:
-        """Let one run in the background."""
+        """Start a process in the background."""
         name = "-".join((verb, *more[:1]))
+        command, variables = self.system.command(self.folder, verb, more), environment() | {"OMP_NUM_THREADS": "1"}
         with open(self.folder / f"{name}.log", "ab") as log:
-            command = self.system.command(self.folder, verb, more)
-            self.processes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.folder, env=_environment()
-            )
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=variables)
 
-    def do(self, verb: str) -> None:
-        """Let one run to its end."""
-        if verb not in self.system.verbs:
-            return
-        command = self.system.command(self.folder, verb, ())
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SETUP, cwd=self.folder, env=_environment(), check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"{verb} took more than {SETUP:.0f} s") from None
-        if done.returncode:
-            raise Unavailable(f"{verb}: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+    def run(self, verb: str) -> None:
+        """Run a verb to its end, if the system has it."""
+        if verb in self.system.verbs:
+            output(self.system.command(self.folder, verb, ()), SETUP, self.folder, OMP_NUM_THREADS="1")
 
     def kill(self, name: str) -> None:
-        """As a power cut would: with all that it started, which may have sessions of their own."""
+        """Kill a process, as a power cut would, with all that it started, which may have sessions of their own."""
         process = self.processes[name]
         if process.poll() is None:
             for pid in (process.pid, *_started_by(process.pid)):
@@ -158,33 +145,28 @@ class Fleet:
 
 def _started_by(pid: int) -> list[int]:
     """The children of a process, theirs, and so on."""
-    children = [
-        int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
-    ]
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    children = [int(child) for file in files for child in file.read_text().split()]
     return children + [each for child in children for each in _started_by(child)]
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1"}
-
-
 @contextmanager
-def fleet(system: System, folder: Path) -> Iterator[Fleet]:
-    """All nodes at work; all are gone afterwards."""
-    folder.mkdir()
-    write_work(folder, system.patience)
-    made = Fleet(system, folder)
-    try:
-        made.do("prepare")
-        if "server" in system.verbs:
-            made.start("server")
-        for i in range(M):
-            made.start("node", str(i))
-        made.do("go")
-        yield made
-    finally:
-        for name in made.processes:
-            made.kill(name)
+def running(system: System) -> Iterator[RunningSystem]:
+    """All nodes of a system at work in a folder of their own; all are killed afterwards."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        write_work(Path(folder), system.patience)
+        nodes = RunningSystem(system, Path(folder))
+        try:
+            nodes.run("prepare")
+            if "server" in system.verbs:
+                nodes.start("server")
+            for i in range(M):
+                nodes.start("node", str(i))
+            nodes.run("go")
+            yield nodes
+        finally:
+            for name in nodes.processes:
+                nodes.kill(name)
 
 
 def until(happened: Callable[[], bool], seconds: float) -> float | None:
@@ -197,20 +179,25 @@ def until(happened: Callable[[], bool], seconds: float) -> float | None:
     return time.monotonic() - begin
 
 
-def pace(nodes: Fleet, rounds: int, windows: int, seconds: float) -> list[float]:
+def seconds_per_round(nodes: RunningSystem, rounds: int, windows: int, seconds: float) -> list[float]:
     """Seconds per round in a few windows, of so many rounds or so much time each."""
     if until(lambda: min(map(nodes.reached, range(M))) >= 3, BEGIN) is None:
         raise Unavailable(f"no three rounds in {BEGIN:.0f} s")
     return [_window(nodes, rounds, seconds) for _ in range(windows)]
 
 
-def _window(nodes: Fleet, rounds: int, seconds: float) -> float:
+def _window(nodes: RunningSystem, rounds: int, seconds: float) -> float:
     """From the end of one round to the end of another."""
-    before = nodes.reached(0)
-    until(lambda: nodes.reached(0) > before, BEGIN)
-    begin, first = time.monotonic(), nodes.reached(0)
+    first = _next_round(nodes)
+    begin = time.monotonic()
     until(lambda: nodes.reached(0) >= first + rounds, seconds)
+    done = _next_round(nodes) - first
+    return (time.monotonic() - begin) / done
+
+
+def _next_round(nodes: RunningSystem) -> int:
+    """Wait for the end of a round; how many are done then."""
     last = nodes.reached(0)
     if until(lambda: nodes.reached(0) > last, BEGIN) is None:
         raise Unavailable(f"stopped after {last} rounds")
-    return (time.monotonic() - begin) / (nodes.reached(0) - first)
+    return nodes.reached(0)

@@ -1,32 +1,32 @@
-"""Kill one node of three in the middle of its work, start it again a while later, and say what the others did."""
+"""What happens when one node of three is killed in the middle of its work and started again a while later."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from benchmarks.fleets import Fleet, M, until
+from benchmarks.site_processes import M, RunningSystem, until
 
 VICTIM = 1
-#: Rounds that count as going on: more than a node may have had on its way.
+#: So many more rounds show that a node goes on: more than it may have had on its way.
 ON = 3
 
 
-class Aftermath(NamedTuple):
-    """In words and seconds."""
+class CrashResult(NamedTuple):
+    """What the nodes did while one was away, and once it was back, in words and seconds."""
 
     away: str
     back: str
 
 
-def kill_one(nodes: Fleet, back: float) -> Aftermath:
-    """Kill a node and look; start it again and look for so many seconds."""
+def kill_one(nodes: RunningSystem, back: float) -> CrashResult:
+    """Kill a node and watch the others; start it again and watch for `back` seconds."""
     nodes.kill(f"node-{VICTIM}")
     words = _while_away(nodes, nodes.system.away)
     nodes.start("node", str(VICTIM), *nodes.system.again)
-    return Aftermath(words, _once_back(nodes, back))
+    return CrashResult(words, _once_back(nodes, back))
 
 
-def _while_away(nodes: Fleet, seconds: float) -> str:
+def _while_away(nodes: RunningSystem, seconds: float) -> str:
     others = [i for i in range(M) if i != VICTIM]
     before = {i: nodes.reached(i) for i in others}
 
@@ -39,7 +39,7 @@ def _while_away(nodes: Fleet, seconds: float) -> str:
     return f"the others go on after {took:.1f} s" if on() else f"the others' training ends after {took:.1f} s"
 
 
-def _once_back(nodes: Fleet, seconds: float) -> str:
+def _once_back(nodes: RunningSystem, seconds: float) -> str:
     before = {i: nodes.reached(i) for i in range(M)}
 
     def on(i: int) -> bool:

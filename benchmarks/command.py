@@ -1,0 +1,45 @@
+"""What `netfleet bench` does: it runs parts and writes their tables to `OUT/DATE/PART.md`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from benchmarks.setting import PAPER, QUICK
+from netfleet.errors import ConfigError
+
+RESULTS = Path(__file__).with_name("results")
+PARTS = {
+    "limit": "one round against the bare gradient work and the machine's peak",
+    "gradients": "native, stacked and looped gradients against each other",
+    "libraries": "a plain PyTorch loop and other libraries, each in an environment of its own",
+    "growth": "time and memory for up to 5,000 workers and 10 million parameters",
+    "evaluation": "what the metrics cost",
+    "cores": "threads, processes and the interpreter lock",
+    "mixing": "dense and sparse W",
+    "layout": "the memory order of images",
+    "startup": "start-up times",
+    "cluster": "ranks on one machine: bytes on the wire, an exchange against bare messages, a step against DDP",
+    "sites": "real sites: a message against bare gRPC and TLS, a round and a killed site against other systems",
+}
+
+
+def run(names: Sequence[str], out: Path | None = None, *, quick: bool = False, show_parts: bool = False) -> int:
+    """Run the named parts (none: all) and write their tables, or only list the parts; return the exit code."""
+    for name in names:
+        if name not in PARTS:
+            raise ConfigError(f"no benchmark {name!r}; the parts are: {', '.join(PARTS)}")
+    if show_parts:
+        print("\n".join(f"{name:12} {what}" for name, what in PARTS.items()))
+        return 0
+    folder = (out or RESULTS) / date.today().isoformat()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or PARTS:
+        print(f"{name}: {PARTS[name]}", flush=True)
+        table = importlib.import_module(f"benchmarks.{name}").run(QUICK if quick else PAPER)
+        path = folder / f"{name}.md"
+        path.write_text(table.markdown(), encoding="utf-8")
+        print(f"wrote {path}", flush=True)
+    return 0
