@@ -1,22 +1,22 @@
-"""The progress of runs: a bar in a terminal, four lines per run in a log."""
+"""The live display of a run: a bar in a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 
-class Display:
+class Display(Protocol):
     """What a run reports its progress to."""
 
     def begin(self, label: str, done: int, rounds: int) -> None:
-        """A run starts, or resumes after `done` rounds."""
+        """A run begins, or goes on after `done` rounds."""
 
     def round(self, t: int) -> None:
         """Round t is done."""
@@ -25,7 +25,7 @@ class Display:
         """An evaluation was taken."""
 
     def note(self, text: str) -> None:
-        """Show a note about the run until the next one; an empty one removes it."""
+        """Something to know about the run right now; empty: no more."""
 
     def end(self) -> None:
         """The run is over."""
@@ -34,12 +34,19 @@ class Display:
         """A run is not made after all."""
 
 
-class Quiet(Display):
-    """Shows nothing."""
+class Quiet:
+    """No display."""
+
+    def begin(self, label: str, done: int, rounds: int) -> None: ...
+    def round(self, t: int) -> None: ...
+    def record(self, record: dict[str, Any]) -> None: ...
+    def note(self, text: str) -> None: ...
+    def end(self) -> None: ...
+    def skip(self, label: str) -> None: ...
 
 
-class Live(Display):
-    """Shows rounds per second, time left, accuracy and consensus error of a run; finished runs stay visible."""
+class Live:
+    """Rounds per second, time left, accuracy and consensus error of the run under way; finished runs stay visible."""
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         self.console, self.runs = console, runs
@@ -67,7 +74,7 @@ class Live(Display):
     def begin(self, label: str, done: int, rounds: int) -> None:
         self._begun += 1
         self.label = f"[{self._begun}/{self.runs}] {label}" if self.runs > 1 else label
-        self._rounds, self._quarters, self._measured = rounds, 0, ""
+        self._rounds, self._said, self._measured = rounds, 0, ""
         self._task = self._progress.add_task(self.label.replace("[", r"\["), total=rounds, completed=done, note="")
 
     def round(self, t: int) -> None:
@@ -77,8 +84,8 @@ class Live(Display):
         self._measured = note = describe(record)
         self._progress.update(self._task, note=note)
         quarters = 4 * record["round"] // self._rounds
-        if not self.console.is_terminal and quarters > self._quarters:
-            self._quarters = quarters
+        if not self.console.is_terminal and quarters > self._said:  # a log gets four lines a run
+            self._said = quarters
             line = f"{self.label}: round {record['round']}/{self._rounds}  {note}{self.aside()}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
             self.console.file.flush()
@@ -188,7 +195,7 @@ def in_words(seconds: float) -> str:
 
 
 def describe(record: dict[str, Any]) -> str:
-    """Accuracy (or distance to the optimum, or loss) and consensus error."""
+    """The two numbers to watch."""
     if record.get("accuracy") is not None:
         quality = f"accuracy {100 * record['accuracy']:.1f} %"
     elif record.get("distance2") is not None:
