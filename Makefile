@@ -8,6 +8,9 @@ ifneq ($(SHARED_DATA),)
 export NETFLEET_DATA ?= $(abspath $(SHARED_DATA))
 endif
 
+# Most tests of sites and clusters wait; four processes keep two cores busy.
+PARALLEL := -n 4 --dist loadgroup
+
 .PHONY: demo test fast lint bench figures clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -25,10 +28,10 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not slow'
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 bench: $(VENV)/.installed
 	$(BIN)/netfleet bench

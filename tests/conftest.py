@@ -48,3 +48,8 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """An environment without data folders."""
     monkeypatch.delenv("NETFLEET_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the long tests first, so that no process is left with one in the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
