@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import platform
 import re
@@ -51,6 +50,8 @@ def write_report(
 
     `config` is the resolved experiment (`Experiment.to_table()`) and `config_text` the same as TOML.
     """
+    from netfleet.runs.config import config_hash  # imports torch
+
     rows = table.summary(histories)
     page = _template().render(
         title=title,
@@ -65,7 +66,7 @@ def write_report(
         quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if has(histories, x)],
         network=_network(topology),
         runs=histories,
-        hash=hashlib.sha256("".join(history.hash for history in histories).encode()).hexdigest(),
+        hash=config_hash([history.hash for history in histories]),
         config_text=config_text,
         versions=_versions(),
     )
