@@ -22,6 +22,7 @@ from netfleet.report import draw_curves, draw_labels, draw_overview, print_summa
 from netfleet.report.plots import draw_spread, draw_tracking, looks
 from netfleet.report.table import best, cell, columns, verdict
 from netfleet.runs.compare import band, group
+from netfleet.runs.config import config_hash
 from netfleet.runs.history import History
 from netfleet.topology.topology import Topology, make_topology
 
@@ -381,6 +382,8 @@ def test_the_page_says_what_was_run_and_who_won(page: Page) -> None:
     assert "diverged after round 50" in words
     assert "netfleet run experiment.toml" in words
     assert f"{2:064x}" in words  # the hash of a run
+    hostile = history("<script>alert(1)</script>", diverged=True)
+    assert f"hash is {config_hash([run.hash for run in [*comparison(), hostile]])}" in words
 
 
 def test_the_page_has_every_figure_and_a_switch(page: Page) -> None:
