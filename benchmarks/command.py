@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from benchmarks.setting import PAPER, QUICK
 from netfleet.errors import ConfigError
 
 RESULTS = Path(__file__).with_name("results")
@@ -34,6 +33,8 @@ def run(names: Sequence[str], out: Path | None = None, *, quick: bool = False, s
     if show_parts:
         print("\n".join(f"{name:12} {what}" for name, what in PARTS.items()))
         return 0
+    from benchmarks.setting import PAPER, QUICK  # imports torch, which the list of parts does not need
+
     folder = (out or RESULTS) / date.today().isoformat()
     folder.mkdir(parents=True, exist_ok=True)
     for name in names or PARTS:

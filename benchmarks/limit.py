@@ -37,8 +37,6 @@ def run(setting: Setting) -> ResultTable:
         "native path does fewer: behind max-pooling and ReLU it visits only the pixels that have a gradient.",
         "PyTorch's gradients are the looped path on the same threads: channels last, pooling before ReLU.",
         f"Where PyTorch's time for the CNN goes (one thread): {_profile(setting, data)}.",
-        f"Of the native gradient of the CNN the forward pass takes {_forward(setting, data, repeats):.0%}: the dense "
-        "part, which no zeros shorten.",
     ]
     return table
 
@@ -70,13 +68,6 @@ def _flops(f: ModuleProblem) -> float:
         area = layer.kernel_h * layer.kernel_w * layer.rows * layer.columns
         total += 2.0 * f.batch * layer.cin * layer.cout * (area or 1) * (3 if n else 2)
     return total
-
-
-def _forward(setting: Setting, data: Dataset, repeats: int) -> float:
-    """The forward pass's share of a step of the CNN."""
-    f = setting.problem("cnn", data)
-    x, sample, chunk = f.start().repeat(f.m, 1), f.sample(0, 1), torch.arange(f.batch)
-    return ratio(*alternating([lambda: f._path.scores(x, [chunk], None), lambda: f.grad(x, sample)], repeats)).middle
 
 
 def _profile(setting: Setting, data: Dataset) -> str:

@@ -35,7 +35,7 @@ CHUNK = 1 << 20
 METHOD = "/bare/Pull"
 
 
-class Bare(grpc.GenericRpcHandler):  # type: ignore[misc]
+class BareService(grpc.GenericRpcHandler):  # type: ignore[misc]
     """A gRPC service as short as it can be: all bytes, in chunks."""
 
     def __init__(self, data: memoryview) -> None:
@@ -45,7 +45,6 @@ class Bare(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.unary_stream_rpc_method_handler(self.pull)
 
     async def pull(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        """All of it, whoever asks."""
         for start in range(0, len(self.data), CHUNK):
             yield bytes(self.data[start : start + CHUNK])
 
@@ -78,13 +77,8 @@ class OpenDesk:
         return b"{}"
 
 
-def words(d: int) -> str:
-    """What the message is."""
-    return f"float32[{d}]"
-
-
 def send(folder: Path, d: int) -> None:
-    """Serve in all three ways; a line on the standard input posts the message of that round."""
+    """Serve in all three ways; a line of the standard input names the round whose message is posted."""
     site, _ = load_site(folder)
     identity = load_identity(folder, site.name)
     data = torch.randn(d).view(torch.uint8)
@@ -93,7 +87,7 @@ def send(folder: Path, d: int) -> None:
     async def start() -> tuple[Any, Any, int]:
         ours = await serve(site, identity, SiteServer(site, outbox, OpenDesk(site), _complain))
         bare = grpc.aio.server()
-        bare.add_generic_rpc_handlers((Bare(view),))
+        bare.add_generic_rpc_handlers((BareService(view),))
         pair = [(identity.key, identity.certificate)]
         port = bare.add_secure_port(
             "127.0.0.1:0", grpc.ssl_server_credentials(pair, identity.ca, require_client_auth=True)
@@ -106,12 +100,12 @@ def send(folder: Path, d: int) -> None:
     threading.Thread(target=_send_plainly, args=(listener, _tls(folder, server=True), view), daemon=True).start()
     print(bare_port, listener.getsockname()[1], flush=True)
     for line in sys.stdin:
-        outbox.post(Tag(int(line), 0), words(d), data)
+        outbox.post(Tag(int(line), 0), f"float32[{d}]", data)
     del servers
 
 
 def _send_plainly(listener: socket.socket, context: ssl.SSLContext, view: memoryview) -> None:
-    """For each byte that comes, the message."""
+    """Answer each byte with the message."""
     accepted, _ = listener.accept()
     with context.wrap_socket(accepted, server_side=True) as line:
         while line.recv(1):
@@ -137,18 +131,18 @@ def exchanges(sender: Path, receiver: Path, d: int, repeats: int) -> list[list[f
         name, bridge = site.neighbours[0].name, Bridge()
         into = torch.ones(4 * d, dtype=torch.uint8)  # its pages are there
         identity = load_identity(receiver, site.name)
-        with _dialled(plain, _tls(receiver, server=False), name) as line:
-            runs = [
-                _ours(bridge, site, identity, post, into, d),
-                _bare(bridge, bare, identity, name, into),
-                lambda: _receive_plainly(line, into),
-            ]
+        with (
+            socket.create_connection(("127.0.0.1", plain)) as opened,
+            _tls(receiver, server=False).wrap_socket(opened, server_hostname=name) as line,
+        ):
+            ours = _ours(bridge, site, identity, post, into, d)
+            runs = [ours, _bare(bridge, bare, identity, name, into), lambda: _receive_plainly(line, into)]
             return alternating(runs, repeats)
 
 
 @contextmanager
 def _sending(folder: Path, d: int) -> Iterator[tuple[Callable[[int], None], int, int]]:
-    """The process that sends: how to let it post, and the ports of the other two ways."""
+    """The sender's process: a function that lets it post, and the ports of the other two ways."""
     command, pipe = [sys.executable, "-m", __name__, str(folder), str(d)], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) as process:
         stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
@@ -164,17 +158,8 @@ def _sending(folder: Path, d: int) -> Iterator[tuple[Callable[[int], None], int,
             process.kill()
 
 
-@contextmanager
-def _dialled(port: int, context: ssl.SSLContext, name: str) -> Iterator[ssl.SSLSocket]:
-    with (
-        socket.create_connection(("127.0.0.1", port)) as bare,
-        context.wrap_socket(bare, server_hostname=name) as line,
-    ):
-        yield line
-
-
 def _ours(bridge: Bridge, site: Site, identity: Identity, post: Callable[[int], None], into: Tensor, d: int) -> Timed:
-    """As a node does it: the other posts, this one pulls, and checks."""
+    """As a site does it: the other posts, this one pulls and checks."""
     view, contact, t = into.numpy().data.cast("B"), Contact(site.neighbours[0]), -1
 
     async def connect() -> Client:
@@ -186,7 +171,7 @@ def _ours(bridge: Bridge, site: Site, identity: Identity, post: Callable[[int], 
         nonlocal t
         t += 1
         post(t)
-        expected = Expected(bytes.fromhex(site.run), contact.about.number, t, 0, words(d), len(view))
+        expected = Expected(bytes.fromhex(site.run), contact.about.number, t, 0, f"float32[{d}]", len(view))
         wanted = Wanted(expected, view, lambda: all_finite(into.view(torch.float32)))
         answer = bridge.wait(client.pull(contact, wanted))
         if answer.kind != Kind.CHUNK:

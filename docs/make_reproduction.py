@@ -1,6 +1,6 @@
 """Puts the figures, claims and values of `reproduce/` into the pages that show them: python docs/make_reproduction.py
 
-Between `<!-- figure NAME -->` and `<!-- end -->` stand the picture of a figure, its claims (those of the paper's figures
+Between `<!-- figure NAME -->` and `<!-- end -->` stand the picture of a figure, its claims (the claims of the paper
 are in one table, `<!-- claims -->`) and where its curves end; all come from the stored results. `netfleet reproduce all
 --draw` draws the pictures.
 """

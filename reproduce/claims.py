@@ -1,7 +1,7 @@
 """What the paper claims, as checks on the curves of a panel, and the verdict on each.
 
-A measure turns the values of some curves into one number. `end` is what the paper reads off its smoothed curves: the
-mean of the last WINDOW evaluations; `overall` is the mean over all rounds, which tells who learns faster.
+A measure turns the values of some curves into one number. `end` is the mean of the last WINDOW evaluations, as in the
+paper's smoothed curves; `overall` is the mean over all rounds, which shows who learns faster.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def seed_range(of: str) -> Measure:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper and the range in which our number must lie for it to hold."""
+    """A sentence of the paper, and the range of our number in which it holds."""
 
     number: str
     text: str
@@ -106,7 +106,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.at_least is None and self.at_most is None:
-            raise ConfigError(f"claim {self.text!r} says neither at_least nor at_most, so it could not fail; add one")
+            raise ConfigError(f"claim {self.text!r} has neither at_least nor at_most, so it could not fail; add one")
         low, high = self.bounds
         if low > high:
             raise ConfigError(f"claim {self.text!r}: at_least = {low} is above at_most = {high}, so it could not hold")
@@ -152,7 +152,7 @@ class Claim:
 class Verdict(NamedTuple):
     """Our number for a claim: mean over seeds, lowest and highest over seeds (and the window's evaluations).
 
-    A claim about a curve that diverged is undecided: a lost run has no accuracy to compare.
+    A claim about a curve that diverged is undecided: a diverged run has no accuracy to compare.
     """
 
     claim: Claim
@@ -163,7 +163,7 @@ class Verdict(NamedTuple):
     asked: int
     diverged: tuple[str, ...] = ()
     doubt: float = 0.0
-    part: str = ""  # how much of the experiment was made, where that is not all
+    part: str = ""  # how many of the rounds were run; empty: all
 
     @property
     def holds(self) -> bool | None:
@@ -172,7 +172,7 @@ class Verdict(NamedTuple):
 
     @property
     def close(self) -> bool:
-        """Whether another evaluation or seed of the spread would have said otherwise."""
+        """Whether an evaluation or seed of the spread decides otherwise."""
         return any(self.claim.holds(bound) != self.holds for bound in (self.low, self.high))
 
     @property
@@ -182,12 +182,12 @@ class Verdict(NamedTuple):
 
     @property
     def provisional(self) -> bool:
-        """Whether another seed may well say otherwise."""
+        """Whether another seed may well decide otherwise."""
         return self.holds is not None and (self.close or (self.seeds == 1 and self.margin < self.doubt))
 
     @property
     def words(self) -> str:
-        """The verdict, and what it must be read with."""
+        """The verdict and its reservations."""
         if self.diverged:
             return f"undecided: {', '.join(self.diverged)} diverged"
         notes = ["within the spread"] if self.close else ["provisional"] if self.provisional else []
@@ -199,7 +199,7 @@ class Verdict(NamedTuple):
         """The number and its spread in brackets."""
         if not math.isfinite(self.number):
             return "–"
-        digits = 1 if self.claim.made.unit == "%" and self.margin >= 0.001 else 2  # enough to see who is above
+        digits = 1 if self.claim.made.unit == "%" and self.margin >= 0.001 else 2  # enough to tell it from the bound
         spread = f" [{100 * self.low:.{digits}f}, {100 * self.high:.{digits}f}]" if self.high - self.low > 1e-9 else ""
         return self.claim.show(self.number, digits) + spread
 

@@ -5,9 +5,9 @@
     [[curves]]                              label = "K = 8", algorithm.K = 8     (what this curve changes in that)
     [[claims]]                              number = "3", text = "…", paper = "…", measure = {…}, at_least = 0.95
 
-Tables are merged key by key; one with another `kind`, and anything that is no table, replaces what was there. A curve
-has one `algorithm`. A variant says `like = "fig1b"`: it has all that it does not say from there, and what its own
-[experiment] says is changed in every curve.
+Tables are merged key by key; a table with another `kind`, and a value that is no table, replaces the old one. A curve
+has one `algorithm`. A variant has `like = "fig1b"`: it takes what it does not set from that panel, and its own
+[experiment] changes every curve.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Panel:
     curves: tuple[Curve, ...]
     claims: tuple[Claim, ...] = ()
     axes: tuple[XName, ...] = ("round",)
-    #: "all" goes from low to high.
+    #: "all" runs panels in this order.
     order: int = 9
     #: Not part of "all": needs an accelerator to finish in reasonable time.
     large: bool = False
@@ -56,7 +56,7 @@ class Panel:
     headline: bool = False
     #: Also drawn from this accuracy on, where the curves meet.
     zoom: float = 0.0
-    #: How much of the runs is made, where that is not all.
+    #: How many of the rounds are run, in words; empty: all.
     part: str = ""
 
 
@@ -82,7 +82,7 @@ def find_panels(folder: Path) -> dict[str, Panel]:
     paths = sorted(folder.glob("*.toml"))
     if not paths:
         raise ConfigError(
-            f"no panel files (*.toml) in {str(folder)!r}; run this in a checkout of netfleet, or say --from FOLDER"
+            f"no panel files (*.toml) in {str(folder)!r}; run this in a checkout of netfleet, or give --from FOLDER"
         )
     panels = sorted((load_panel(path) for path in paths), key=lambda panel: (panel.order, panel.name))
     axes: dict[str, Panel] = {}
@@ -96,7 +96,7 @@ def find_panels(folder: Path) -> dict[str, Panel]:
 
 
 def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
-    """The panels that are called so, that belong to a figure called so, or all that finish on an ordinary machine."""
+    """The panels with these names, those of figures with these names, or all that finish on an ordinary machine."""
     chosen: dict[str, Panel] = {}
     figures = {panel.figure for panel in panels.values()}
     for name in names:
@@ -148,7 +148,7 @@ def _check_drawing(file: _File, path: Path) -> None:
 
 
 def _read(path: Path, below: tuple[Path, ...] = ()) -> tuple[Table, Table]:
-    """A panel file with what it has from the panel that it is like, and what it changes in every curve of that."""
+    """A panel file completed by the panel that it is like, and what it changes in every curve of that."""
     if path in below:
         raise ConfigError(f"{path} is like itself: {' → '.join(p.stem for p in (*below, path))}")
     table = read_toml(path)
@@ -170,7 +170,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 def scaled(panel: Panel, scale: Scale = "full", rounds: int | None = None, seeds: int | None = None) -> Panel:
-    """The panel with fewer rounds, or so many seeds from its first on; its claims stay as they are."""
+    """The panel with fewer rounds, or so many seeds counting up from its first; its claims stay the same."""
     whole = max(curve.experiment.rounds for curve in panel.curves)
     made = min(whole, max(1, whole // DIVISORS[scale]) if rounds is None else rounds)
     changed = [replace(c, experiment=_scaled(c.experiment, made, seeds)) for c in panel.curves]
@@ -189,7 +189,7 @@ def on_engine(panel: Panel, **engine: Any) -> Panel:
 
 def _scaled(given: Experiment, rounds: int, seeds: int | None) -> Experiment:
     rounds, evaluation = min(rounds, given.rounds), given.evaluation
-    if rounds < min(given.rounds, 20 * evaluation.every):  # measured more often, or the curve would have no shape
+    if rounds < min(given.rounds, 20 * evaluation.every):  # a short curve needs more evaluations
         every = max(1, rounds // 50)
         full = evaluation.full_every // evaluation.every * every
         evaluation = replace(evaluation, every=every, full_every=full)

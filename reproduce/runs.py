@@ -51,7 +51,7 @@ class PlannedRun(NamedTuple):
 
 
 def planned(panels: Sequence[Panel], store: Store | None = None) -> list[PlannedRun]:
-    """The different runs of some panels that the store does not have: the first seed of each curve, the second, …"""
+    """The different runs of some panels that the store lacks: the first seed of each curve, then the second, …"""
     found: dict[str, tuple[int, PlannedRun]] = {}
     for panel in panels:
         for curve in panel.curves:
@@ -94,7 +94,7 @@ def paces(store: Store) -> dict[Hashable, float]:
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
-    """What a sample's gradient costs about the same in: the model, or the problem that has none."""
+    """Runs of the same kind take about the same time per sample: the model, or the problem that has none."""
     problem = config["problem"]
     return json.dumps(problem.get("model", problem["kind"]), sort_keys=True)
 
@@ -106,7 +106,7 @@ def histories(panel: Panel, store: Store) -> dict[str, list[History]]:
 
 
 class Check(NamedTuple):
-    """How far a run made again differs from the stored one over its first rounds."""
+    """How far a repeated run differs from the stored one over its first rounds."""
 
     label: str
     hash: str

@@ -22,7 +22,7 @@ LEGEND = (
     f"Accuracies are means over the last {WINDOW} evaluations, as the paper smooths; in brackets the lowest and "
     "highest of these evaluations and of all seeds. x̄ is the average of the workers' models; “workers” is the mean "
     "accuracy of their own models in the same rounds, on a tenth of the test samples or fewer. “Provisional”: one "
-    f"seed, and decided by less than {DOUBTS}; “within the spread”: an evaluation or seed says otherwise."
+    f"seed, and decided by less than {DOUBTS}; “within the spread”: an evaluation or seed decides otherwise."
 )
 
 

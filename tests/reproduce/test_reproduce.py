@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,33 @@ at_least = 0.0
 """
 
 
+def write_panels(folder: Path) -> Path:
+    """Two panels that share a run."""
+    (folder / "base").mkdir()
+    (folder / "base" / "small.toml").write_text(BASE)
+    (folder / "figa.toml").write_text(PANEL)
+    (folder / "figb.toml").write_text(PANEL.replace("algorithm.K = 1", "algorithm.K = 3").replace("K = 1", "K = 3"))
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with two panels that share a run."""
-    (tmp_path / "base").mkdir()
-    (tmp_path / "base" / "small.toml").write_text(BASE)
-    (tmp_path / "figa.toml").write_text(PANEL)
-    (tmp_path / "figb.toml").write_text(PANEL.replace("algorithm.K = 1", "algorithm.K = 3").replace("K = 1", "K = 3"))
-    return tmp_path
+    return write_panels(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of figa, made once."""
+    folder = write_panels(tmp_path_factory.mktemp("made"))
+    runs.make(runs.planned([load_panel(folder / "figa.toml")]), Store(folder / "results"), folder / "work")
+    return folder / "results"
+
+
+@pytest.fixture
+def stored(folder: Path, made: Path) -> Store:
+    """The folder has the results of figa."""
+    shutil.copytree(made, folder / "results")
+    return Store(folder / "results")
 
 
 def history(accuracies: Sequence[float | None], label: str = "", seed: int = 0, every: int = 1) -> History:
@@ -203,10 +223,9 @@ def test_a_run_that_two_panels_show_is_made_once(folder: Path) -> None:
     assert [h.label for h in found["K = 2"]] == ["K = 2"]
 
 
-def test_an_interrupted_run_goes_on_from_its_checkpoint(folder: Path) -> None:
+def test_an_interrupted_run_goes_on_from_its_checkpoint(folder: Path, made: Path) -> None:
     panel = load_panel(folder / "figa.toml")
-    whole, broken = Store(folder / "whole"), Store(folder / "broken")
-    runs.make(runs.planned([panel]), whole, folder / "work")
+    whole, broken = Store(made), Store(folder / "broken")
     with pytest.raises(KeyboardInterrupt):
         runs.make(runs.planned([panel]), broken, folder / "work", Counter(stop_at=8 + 5))
     again = Counter()
@@ -232,10 +251,9 @@ def test_a_run_that_another_command_makes_is_left_out(folder: Path) -> None:
     assert store.load(second.run) is not None
 
 
-def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path) -> None:
-    todo, store, counter = runs.planned([load_panel(folder / "figa.toml")]), Store(folder / "results"), Counter()
-    runs.make(todo, store, folder / "work")
-    runs.make(todo, store, folder / "work", counter)
+def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path, stored: Store) -> None:
+    counter = Counter()
+    runs.make(runs.planned([load_panel(folder / "figa.toml")]), stored, folder / "work", counter)
     assert counter.begun == []
     assert not list((folder / "work").iterdir())
 
@@ -265,12 +283,9 @@ def test_the_time_left_counts_what_is_still_to_do(monkeypatch: pytest.MonkeyPatc
     assert display.aside() == "; 100 % of all, 0 s left"
 
 
-def test_the_pace_of_a_model_is_that_of_its_stored_runs(folder: Path) -> None:
-    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
-    todo = runs.planned([panel])
-    runs.make(todo, store, folder / "work")
-    kind = todo[0].work(folder / "work").kind
-    assert runs.paces(store)[kind] > 0
+def test_the_pace_of_a_model_is_that_of_its_stored_runs(folder: Path, stored: Store) -> None:
+    kind = runs.planned([load_panel(folder / "figa.toml")])[0].work(folder / "work").kind
+    assert runs.paces(stored)[kind] > 0
 
 
 @pytest.mark.parametrize(
@@ -281,11 +296,11 @@ def test_durations_in_words(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
 
 
-def test_a_short_run_is_the_first_part_of_the_whole(folder: Path) -> None:
-    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
+def test_a_short_run_is_the_first_part_of_the_whole(folder: Path, stored: Store) -> None:
+    panel, store = load_panel(folder / "figa.toml"), stored
     short = scaled(panel, "half")
     assert short.part == "4 of 8 rounds"
-    runs.make(runs.planned([panel, short]), store, folder / "work")
+    runs.make(runs.planned([short]), store, folder / "work")
     (verdict, _) = tables.judged_claims([short], store)[0].verdicts
     assert verdict is not None
     assert verdict.words.endswith("4 of 8 rounds)")
@@ -303,20 +318,18 @@ def test_seeds_can_be_asked_for(folder: Path) -> None:
     ]
 
 
-def test_a_stored_run_can_be_verified(folder: Path) -> None:
-    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
-    todo = runs.planned([panel])
-    runs.make(todo, store, folder / "work")
-    checks = runs.verify(todo, store, 4)
+def test_a_stored_run_can_be_verified(folder: Path, stored: Store) -> None:
+    todo = runs.planned([load_panel(folder / "figa.toml")])
+    checks = runs.verify(todo, stored, 4)
     assert [(check.rounds, check.different, check.largest) for check in checks] == [(4, 0, 0.0)] * 2
     assert all(check.values > 20 for check in checks)
     path = folder / "results" / file_name(todo[0].run.hash)
     content = json.loads(path.read_text())
     content["columns"]["accuracy"][1] += 0.25
     path.write_text(json.dumps(content))
-    assert [(check.different, check.largest) for check in runs.verify(todo, store, 4)] == [(1, 0.25), (0, 0.0)]
+    assert [(check.different, check.largest) for check in runs.verify(todo[:1], stored, 4)] == [(1, 0.25)]
     with pytest.raises(ConfigError, match="--verify 1 would verify nothing"):
-        runs.verify(todo, store, 1)
+        runs.verify(todo, stored, 1)
 
 
 def test_what_a_second_run_lacks_counts_as_different(folder: Path) -> None:
@@ -339,46 +352,42 @@ def test_a_diverged_run_is_kept_with_its_reason(folder: Path) -> None:
 # Store
 
 
-def test_a_result_whose_config_was_changed_is_refused(folder: Path) -> None:
+def test_a_result_whose_config_was_changed_is_refused(folder: Path, stored: Store) -> None:
     job = runs.planned([load_panel(folder / "figa.toml")])[0]
-    store = Store(folder / "results")
-    runs.make([job], store, folder / "work")
     path = folder / "results" / file_name(job.run.hash)
     path.write_text(path.read_text().replace('"rounds": 8', '"rounds": 9'))
     with pytest.raises(CheckpointError, match="hash is not the file's name"):
-        store.load(job.run)
+        stored.load(job.run)
     path.write_text("{")
     with pytest.raises(CheckpointError, match="is not the result"):
-        store.load(job.run)
+        stored.load(job.run)
 
 
-def test_a_stored_history_says_what_was_measured(folder: Path) -> None:
+def test_a_stored_history_says_what_was_measured(folder: Path, stored: Store) -> None:
     job = runs.planned([load_panel(folder / "figa.toml")])[0]
-    store = Store(folder / "results")
-    runs.make([job], store, folder / "work")
-    stored = store.load(job.run)
-    assert stored is not None
-    assert stored["round"].tolist() == [0, 2, 4, 6, 8]
-    assert np.isfinite(stored["worker_accuracy_mean"]).tolist() == [True, False, True, False, True]
-    assert stored.config == job.run.config
+    history = stored.load(job.run)
+    assert history is not None
+    assert history["round"].tolist() == [0, 2, 4, 6, 8]
+    assert np.isfinite(history["worker_accuracy_mean"]).tolist() == [True, False, True, False, True]
+    assert history.config == job.run.config
 
 
-def test_results_outlive_options_that_netfleet_gains(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
-    todo = runs.planned([panel])
-    runs.make(todo, store, folder / "work")
-    for job in todo:  # as if there had been no evaluation.gradient when they were made
-        stored = store.load(job.run)
-        assert stored is not None
-        (folder / "results" / file_name(stored.hash)).unlink()
-        fewer = {key: value for key, value in stored.config["evaluation"].items() if key != "gradient"}
-        stored.config = stored.config | {"evaluation": fewer}
-        stored.hash = config_hash(stored.config)
-        store.save(stored)
-    assert len(runs.planned([panel], store)) == 2
+def test_results_outlive_options_that_netfleet_gains(
+    folder: Path, stored: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    panel = load_panel(folder / "figa.toml")
+    for job in runs.planned([panel]):  # as if there had been no evaluation.gradient when they were made
+        history = stored.load(job.run)
+        assert history is not None
+        (folder / "results" / file_name(history.hash)).unlink()
+        fewer = {key: value for key, value in history.config["evaluation"].items() if key != "gradient"}
+        history.config = history.config | {"evaluation": fewer}
+        history.hash = config_hash(history.config)
+        stored.save(history)
+    assert len(runs.planned([panel], stored)) == 2
     assert main(["reproduce", "--rehash", "--from", str(folder)]) == 0
     assert "2 results gained evaluation.gradient = true" in capsys.readouterr().out
-    assert runs.planned([panel], store) == []
+    assert runs.planned([panel], stored) == []
     assert len(list((folder / "results").iterdir())) == 2
     assert main(["reproduce", "--rehash", "--from", str(folder)]) == 0
     assert "0 results have a new hash" in capsys.readouterr().out
@@ -587,9 +596,8 @@ def test_options_without_names_are_refused(
     assert "name the figures or panels" in capsys.readouterr().err
 
 
-def test_verifying_says_what_was_not_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verifying_says_what_was_not_there(folder: Path, stored: Store, capsys: pytest.CaptureFixture[str]) -> None:
     where = ["--from", str(folder), "--work", str(folder / "work")]
-    assert main(["reproduce", "figa", *where]) == 0
     assert main(["reproduce", "fig", "--verify", "2", *where]) == 0
     assert "2 of 3 runs are stored and were verified" in capsys.readouterr().out
     path = next((folder / "results").iterdir())

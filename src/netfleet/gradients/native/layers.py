@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-#: Larger matrices after the first layer are left to the BLAS library behind PyTorch (netfleet bench paths).
+#: Larger matrices after the first layer are left to the BLAS library behind PyTorch (netfleet bench gradients).
 LARGEST_MATRIX = 1 << 19
 #: Numbers that all layers' inputs may have per sample: a thread keeps those of 32 samples, and their gradients.
 MOST_ACTIVATIONS = 1 << 18
