@@ -32,23 +32,23 @@ HEAD = """# Methods
 
 Made by `python docs/make_methods.py` from the code and from runs; do not edit by hand.
 
-One file per method in [src/netfleet/algorithms](../src/netfleet/algorithms), each with its paper's equations;
-`netfleet algorithms KIND` prints them. A method of your own is another such file
-([examples/my_algorithm.py](../examples/my_algorithm.py)).
+Each method is one file in [src/netfleet/algorithms](../src/netfleet/algorithms) with its paper's equations,
+and one class in `netfleet.algorithms`; `netfleet algorithms KIND` prints the equations. A method of your
+own is another such file ([examples/my_algorithm.py](../examples/my_algorithm.py)).
 """
-COSTS = """Vectors of the model's size: kept from round to round for each worker (with a server, its own included),
-and sent to each neighbour, or to the server and back, per round. Gradients on a mini-batch per worker
-and round with K = 10 (on average, for ProxSkip and Scaffnew). SVRG and SPIDER make a pass over all data
-and one more exchange every 20 rounds besides. Assumptions are those of a convergence theorem for the
-method on how the workers' data differ; FedAvg's is that of generalized FedAvg with η = 1, DSGT's paper
-has none that we know.
+COSTS = """Vectors of the model's size that a worker keeps from round to round (with a server, the server's included)
+and sends to each neighbour, or to the server and back, per round. Mini-batch gradients per worker and round
+with K = 10 (on average for ProxSkip and Scaffnew); SVRG and SPIDER also make a pass over all data and one
+more exchange every 20 rounds. The last column is what a convergence theorem for the method assumes about
+the differences between the workers' data (FedAvg's is that of generalized FedAvg; we know of none for
+DSGT).
 """
 FAMILY = """
 ## One family
 
-Most of the methods that reach the optimum of heterogeneous objectives with K local steps and a fixed step size
-take the same local step, x ← x − η (g + c), with corrections c that sum to zero over the workers. They differ
-in what c is refreshed with at an exchange, and in what that costs:
+Most methods that reach the optimum of heterogeneous objectives with K local steps and a fixed step size
+take the same local step, x ← x − η (g + c), with corrections c that sum to zero over the workers. They
+differ in how an exchange refreshes c, and in what that costs:
 
 | method | correction after an exchange | sends |
 |---|---|---|
@@ -59,38 +59,47 @@ in what c is refreshed with at an exchange, and in what that costs:
 | ProxSkip | LED's, with a random number of local steps, K on average | one vector |
 | SCAFFOLD (II), VRL-SGD, Scaffnew | K-GT and LED on the exact average, where the two agree | to and from a server |
 
-SCAFFOLD (I) takes the gradient at the server's model instead of that mean; SVRG has a correction for every
-mini-batch.
+SCAFFOLD (I) uses the gradient at the server's model instead of that mean; SVRG has a correction for every
+mini-batch. `tests/algorithms` checks these equalities, the special cases (K = 1, no momentum), each
+method's iterates against its paper's equations, and its fixed point on heterogeneous quadratics.
 
-`tests/algorithms/test_methods.py` and `test_server_methods.py` hold these equalities, the special cases (K = 1, no
-momentum), each method's iterates against its equations in the paper's order, and where it comes to rest on
-heterogeneous quadratics: the optimum, or a biased point that is computed.
+**Where the equations come from**
 
-**Where the equations come from.** NET-FLEET, and DSGT's description, from the NET-FLEET paper. From code of the
-authors: QG-DSGDm, Momentum Tracking, VRL-SGD, the compression of CHOCO-SGD. From code of others that cites the
-paper's equations: K-GT, LED, D², GT-SGD (GNSD), ProxSkip, SCAFFOLD, DFedAvgM, DFedSAM. From descriptions and
-general knowledge, not checked against the paper's text: periodical GT, LU-GT (in the form that sends both
-vectors at once), PD-SGDM, generalized FedAvg, SVRG, SPIDER, and D-MSGD, which joins two methods of its paper
-(momentum averaged every K steps, and over a graph). LSGT (Ge, Chang, arXiv 2302.01537) is not here under its
-name: its text was not at hand, and what is known of it fits both periodical GT and K-GT with η_s = 1, which
-are. If you have a paper at hand that says otherwise, an issue is welcome.
+- The NET-FLEET paper: NET-FLEET, DSGT.
+- The authors' code: QG-DSGDm, Momentum Tracking, VRL-SGD, the compression of CHOCO-SGD.
+- Others' code that cites the paper's equations: K-GT, LED, D², GT-SGD (GNSD), ProxSkip, SCAFFOLD, DFedAvgM,
+  DFedSAM.
+- Descriptions, not checked against the paper: periodical GT, LU-GT (the form that sends both vectors at
+  once), PD-SGDM, generalized FedAvg, SVRG, SPIDER, and D-MSGD, which joins two methods of its paper. LSGT
+  (Ge, Chang, arXiv 2302.01537) is not here: what we know of it fits both periodical GT and K-GT with η_s =
+  1.
 
-**Limits.** D², LED and ProxSkip refuse weights with an eigenvalue below −1/3, under which they diverge; the
-default weights have none. (LED with a β of its own: below (Kβ − 2) / (Kβ + 2).) They refuse `compress` with top-k
-and random-k as well, which the methods that track gradients bear: their correction sums differences of models,
-and old ones feed back. Partial participation (`participation`) is there where the paper has it; the
-corrections of VRL-SGD and Scaffnew rest on everyone taking part. FedAvg, SCAFFOLD and the other methods whose
-rounds end with the average show the server's model as every worker's; VRL-SGD and Scaffnew end theirs with the
-local steps, so their workers' columns show the local models.
+**Limits**
+
+- D² and LED diverge with weights that have an eigenvalue below −1/3 (LED with its own β: below (Kβ − 2) /
+  (Kβ + 2)), ProxSkip below −1/(2K + 1). netfleet rejects such weights; the default ones have none below
+  1/3. It also rejects top-k and random-k compression for these methods, and networks on which they diverge:
+  their correction sums differences of models, and outdated differences feed back. Methods that track
+  gradients work there.
+- `participation` is available where the paper has it; the corrections of VRL-SGD and Scaffnew need all
+  workers.
+- DSGT's K counts the tracking step too: it is the paper's K + 1.
+
+**What the workers' columns show**
+
+- A round is measured after its local steps, before the next exchange. Only `qg-dsgdm` is measured after
+  mixing, because its round ends with the exchange: its consensus error and its workers' column are
+  flattered.
+- Methods whose round ends with the average (FedAvg, SCAFFOLD, …) show the server's model as every worker's;
+  VRL-SGD and Scaffnew show the local models.
 """
 HOW = """
 ## Measured
 
-Rounds, bytes and mini-batch gradients per worker until the average model x̄ has {percent} accuracy, on real
-digits with two labels per worker ({workers} workers, a random graph, ten local steps per round where a method
-has them), each method at the step size of one grid that is there in the fewest rounds. Mean over seeds {seeds}, none
-of which was tuned on (accuracy is that on the test digits, when tuning as well); "–" where not all of them get there in
-{rounds} rounds.
+Rounds, bytes and mini-batch gradients per worker until the average model x̄ has {percent} accuracy on real
+digits: {workers} workers with two labels each, a random graph, ten local steps per round where a method has
+them. Each method has the step size of one grid with which it needs the fewest rounds. Means over seeds
+{seeds}, none of which was used for tuning; "–" means that not all seeds get there in {rounds} rounds.
 
     netfleet tune examples/methods.toml --grid eta=0.01,0.03,0.1,0.3,1,3 --target {target} --out runs/methods
     netfleet run runs/methods/tuned.toml --out runs/methods/best --set 'seeds={seeds}'
@@ -102,19 +111,19 @@ of which was tuned on (accuracy is that on the test digits, when tuning as well)
 ANSWER = """
 ### Do K-GT and LED beat NET-FLEET?
 
-Here, yes: they bear three times its step size ({kgt[eta]:g} and {led[eta]:g} against {ours[eta]:g}) and are at
-{percent} after {kgt[round]:.0f} and {led[round]:.0f} rounds instead of {ours[round]:.0f}; LED with {led_bytes:.0%} of
-the bytes. NET-FLEET, LU-GT and periodical GT correct with the gradient of one local step, K-GT and LED with the mean
-over the round. That this mean is over K mini-batches is not what decides: with batches of 72, about all that a worker
-has, NET-FLEET bears no more:
+Here, yes. They work with three times its step size ({kgt[eta]:g} and {led[eta]:g} against {ours[eta]:g})
+and reach {percent} after {kgt[round]:.0f} and {led[round]:.0f} rounds instead of {ours[round]:.0f}, LED
+with {led_bytes:.0%} of the bytes. NET-FLEET corrects with the gradient of one local step, K-GT and LED with
+the mean over the round. Noise does not explain it: with batches of 72, about all data of a worker,
+NET-FLEET tolerates no larger step size:
 
     netfleet tune examples/methods.toml --grid eta=0.03,0.1,0.3 --target {target} --set problem.batch=72 \\
         --set 'algorithms=[{{kind="net-fleet", K=10}}, {{kind="k-gt", K=10}}]'
 
-We take it to be the place: after ten steps of its own, a worker's last gradient says little about the other nine.
-Against LD-SGD, which the paper compares with, NET-FLEET ends higher by x̄ ({ours[accuracy]:.1%} against
-{ld[accuracy]:.1%}) and far higher by the workers' own models ({ours[worker_accuracy]:.1%} against
-{ld[worker_accuracy]:.1%}), but is not the first at {percent}. On MNIST with the paper's CNN:
+We think that the place matters: after ten local steps, a worker's last gradient says little about the other
+nine. Against LD-SGD, NET-FLEET ends higher by x̄ ({ours[accuracy]:.1%} against {ld[accuracy]:.1%}) and far
+higher by the workers' own models ({ours[worker_accuracy]:.1%} against {ld[worker_accuracy]:.1%}), but does
+not reach {percent} first. On MNIST with the paper's CNN:
 [reproduction.md](reproduction.md#beyond-the-paper).
 """
 
@@ -223,7 +232,7 @@ def measured() -> str:
 
 
 def check_words(results: dict[str, Any]) -> None:
-    """Refuse results that say something else than the words of ANSWER."""
+    """Raise if the results contradict the words of ANSWER."""
     ours, kgt, led, ld = (results["methods"][label] for label in ("NET-FLEET", "K-GT", "LED", "LD-SGD"))
     rounds = {label: found["round"] or math.inf for label, found in results["methods"].items()}
     words = {
@@ -241,7 +250,7 @@ def check_words(results: dict[str, Any]) -> None:
 
 
 def answer(results: dict[str, Any]) -> str:
-    """The question that users ask first, with the numbers of the table."""
+    """The answer to a frequent question, with the numbers of the table."""
     check_words(results)
     ours, kgt, led, ld = (results["methods"][label] for label in ("NET-FLEET", "K-GT", "LED", "LD-SGD"))
     share = led["bytes"] / ours["bytes"]

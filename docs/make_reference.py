@@ -29,23 +29,22 @@ METRICS = {
     "train_loss, grad_norm2": "f(x̄) and ‖∇f(x̄)‖² over the workers' training data",
     "consensus_error": "(1/m) Σᵢ ‖xᵢ − x̄‖²",
     "stationarity": "grad_norm2 + consensus_error, eq. (4) of the paper",
-    "tracking_error": "‖Σᵢ (yᵢ − gᵢ)‖ of tracking methods, ‖Σᵢ cᵢ‖ of those that keep a correction: 0 up to rounding",
+    "tracking_error": "‖Σᵢ (yᵢ − gᵢ)‖ of tracking methods, ‖Σᵢ cᵢ‖ of methods with a correction: 0 up to rounding",
     "distance2": "‖x̄ − x*‖² where the optimum is known",
     "eta": "step size of the last round",
-    "bytes": "payload sent by all workers so far",
-    "samples": "training samples used by all workers so far",
-    "seconds": "spent in rounds so far, evaluation excluded; the only column that differs between equal runs",
+    "bytes, samples": "payload sent and training samples used by all workers so far",
+    "seconds": "spent in rounds so far, without evaluation; the only column that differs between equal runs",
 }
 
 HEAD = """# Experiment files
 
 Made by `python docs/make_reference.py` from the code; do not edit by hand.
 
-An experiment is a TOML file. Wherever a *kind* is asked for, write its name (`model = "mlp"`), a table with
-parameters (`model = {kind = "mlp", hidden = [128]}`), or `"package.module:factory"` for your own; modules are found
-beside the file, in the current folder, and among the installed packages; `path`s are relative to the current
-folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` changes any value: `algorithms.eta=0.1` for every
-algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
+An experiment is a TOML file. A *kind* is a name (`model = "mlp"`), a table with parameters (`model = {kind
+= "mlp", hidden = [128]}`), or `"package.module:factory"` for a part of your own. netfleet looks for modules
+beside the file, in the current folder and among the installed packages. `path`s are relative to the current
+folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` changes any value: `algorithms.eta=0.1`
+for every algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
 
 | top-level key | default | |
 |---|---|---|
@@ -56,12 +55,13 @@ algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
 | `[topology]` | erdos-renyi | a graph, its `workers` and its `weights` |
 | `[problem]` | classification | data, partition, model, batch, … |
 | `[[algorithms]]` | net-fleet | one or more; `label` names the curve |
-| `[network]` | nothing fails | lost and late messages, workers that are away |
+| `[network]` | no failures | lost and late messages, absent workers |
 | `[evaluation]`, `[engine]` | | below |
 
 ## Parts of your own
 
-A factory gets its parameters from the table in the file, and those of the following that it names:
+netfleet calls a factory with the parameters of its table in the file, and with those of the following that
+it names:
 
 | part | is also given | returns |
 |---|---|---|
@@ -73,37 +73,51 @@ A factory gets its parameters from the table in the file, and those of the follo
 | `algorithms.kind` | | a `netfleet.Algorithm`: see `examples/my_algorithm.py` |
 | `topology.kind` | `seed` | a networkx graph on 0, …, m − 1 |
 
-In Python every part can also be the object itself: `nf.simulate(MyMethod(), topology=nx.petersen_graph(), problem=…)`.
+In Python every part can also be the object itself: `nf.simulate(MyMethod(), topology=nx.petersen_graph(),
+problem=…)`.
 """
 
 
 ALGORITHMS_NOTE = """`netfleet algorithms KIND` prints a method's equations and citation. FedAvg, generalized FedAvg,
-parallel SGD, SCAFFOLD, Scaffnew, SPIDER, SVRG and VRL-SGD have a server: they average exactly
-whatever the topology, with one message up and one down per worker that takes part.
+parallel SGD, SCAFFOLD, Scaffnew, SPIDER, SVRG and VRL-SGD have a server: they average exactly whatever the topology,
+with one message up and one down per participating worker.
 
 """
-COMPRESS_NOTE = """`compress = "quantize"`, or a table with one of these kinds and its parameters. Any method over a
-graph can have it. What is sent are differences to what the neighbours already know, as in CHOCO-
-SGD, so that errors fade; `memory = false` sends the vectors themselves, which a graph that changes
-in time needs. `gamma` is the step towards the neighbours, by default the codec's own: 1, for top-k
-4 · `share`, for random-k `share`; lower it if the run swings or diverges. D², LED and ProxSkip refuse
-top-k and random-k, with which they can diverge, at small step sizes too: they learn their correction
-from differences of the models, most of which are then old.
+COMPRESS_NOTE = """Any method over a graph can compress its messages:
+
+```toml
+[[algorithms]]
+kind = "net-fleet"
+compress = { kind = "quantize", bits = 8 }
+```
+
+Workers send differences to what their neighbours already know, as in CHOCO-SGD, so errors fade. `memory =
+false` sends the vectors themselves, which a time-varying graph needs. `gamma` is the step towards the
+neighbours, by default the codec's own: 1, for top-k 4 · `share`, for random-k `share`; lower it if the run
+oscillates or diverges. D², LED and ProxSkip reject top-k and random-k, with which they can diverge even at
+small step sizes: they learn their correction from differences of the models, most of which are then
+outdated.
 
 """
 NETWORK_NOTE = """
+```toml
+[network]
+loss = 0.1        # of the messages; also delay = 2 (rounds), absent = 0.1 (of the workers)
+rule = "drop"
+```
+
 | `rule` | a message is missing | a message is late |
 |---|---|---|
-| `"drop"` | both ends leave the link out and keep its weight | both ends use what they had when it was sent, damped |
-| `"fold"` | the reader keeps the weight, the other end does not know | the reader takes it for new |
-| `"ignore"` | the reader goes without | the reader takes it for new |
-| `"counters"` | sums travel, so the next message brings what was lost | (not combined) |
+| `"drop"` | both ends leave the link out and keep its weight | both ends use their values of when it was sent, damped |
+| `"fold"` | the reader keeps the weight, the sender does not know | the reader uses it as if it were new |
+| `"ignore"` | the reader leaves it out | the reader uses it as if it were new |
+| `"counters"` | workers send sums, so the next message makes up for it | (cannot be combined) |
 
-`"drop"` keeps Σᵢ yᵢ = Σᵢ gᵢ in every round, `"counters"` as soon as a lost message is made up for;
-so gradient tracking stays exact. `"fold"` and `"ignore"`, which are common, lose it. With `"drop"`
-a link fails at both ends, so `loss` is the share of links; with the others each direction is lost
-by itself. A worker that is away computes nothing, has its links dropped at both ends, and comes
-back with what it had. [failures.md](failures.md) has measurements.
+`"drop"` keeps Σᵢ yᵢ = Σᵢ gᵢ in every round, `"counters"` from the next message on, so gradient tracking
+stays exact. The common rules `"fold"` and `"ignore"` lose it. With `"drop"` a link fails at both ends, so
+`loss` is the share of links; with the others each direction fails by itself. An absent worker computes
+nothing, its links are dropped at both ends, and it returns with its old state. [failures.md](failures.md)
+has measurements.
 """
 
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 import netfleet as nf
 from netfleet.report.plots import DPI, INK, MARKERS, OTHERS, OURS, STYLE, TICKS
 from netfleet.theory import bounds as theory
+from netfleet.theory.theorems import theorem_1
 from netfleet.theory.worst_case import Side, climb, constants, worst
 from reproduce.speedup import command as speedup
 from reproduce.speedup.results import Results
@@ -124,8 +125,7 @@ def graphs() -> str:
         lam = nf.make_topology(kind, workers=16).lam
         c = theory.Constants(16, lam, L=1.0, variance=1.0, gap=1.0, spread=16.0)
         largest, binds = theory.largest_step(c, 4)
-        rounds = theory.rounds_to(c, 1.0, 4)
-        lines.append(f"| {kind} | {lam:.3f} | {largest:.2g} | {binds} | {rounds:,} |")
+        lines.append(f"| {kind} | {lam:.3f} | {largest:.2g} | {binds} | {theorem_1(c, 4).rounds_to(1.0):,} |")
     return "\n".join(lines)
 
 

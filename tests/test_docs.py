@@ -34,19 +34,22 @@ def test_the_examples_in_docstrings_run(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_the_readmes_experiment_runs() -> None:
-    text, *more = blocks("README.md", "toml")
+def test_the_readmes_experiment_runs_and_so_do_changes_of_it() -> None:
+    (text,) = blocks("README.md", "toml")
     table = tomllib.loads(text) | {"rounds": 2, "seeds": [0]}
     histories = run_experiment(experiment(table))
     assert [h.label for h in histories] == ["NET-FLEET", "LD-SGD"]
-    assert len(more) == 2
-    for change in more:
+    changes = blocks("docs/experiments.md", "toml")
+    assert len(changes) == 2
+    for change in changes:
         assert run_experiment(experiment(table | tomllib.loads(change)))[0].last["round"] == 2
 
 
-def test_the_readmes_python_runs(tmp_path: Path) -> None:
+def test_the_readmes_python_runs_in_a_fresh_interpreter_that_knows_every_problem(tmp_path: Path) -> None:
     (code,) = blocks("README.md", "python")
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code.replace("rounds=100", "rounds=5")], cwd=tmp_path)
+    first = "import netfleet; netfleet.simulate(problem='quadratics', topology='ring', workers=3, rounds=1)\n"
+    both = first + code.replace("rounds=100", "rounds=5")
+    done = subprocess.run([sys.executable, "-W", "error", "-c", both], cwd=tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "curves.png").exists()
 
@@ -110,8 +113,3 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in pages:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-def test_a_fresh_interpreter_knows_every_problem() -> None:
-    code = "import netfleet as nf; nf.simulate(problem='quadratics', topology='ring', workers=3, rounds=1)"
-    assert subprocess.run([sys.executable, "-W", "error", "-c", code]).returncode == 0

@@ -5,13 +5,14 @@
     >>> history.last["round"]
     20
 
-Names are loaded when first used, so that `import netfleet` (and the command line's --help) need no torch.
+`netfleet.algorithms` has the class of every method. Names are loaded when they are first used, so `import netfleet`
+(and the command line's --help) need no torch.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from netfleet.algorithms import ALGORITHMS, DSGD, GTSGD, LDSGD, Algorithm, Mix, NetFleet
@@ -22,18 +23,6 @@ if TYPE_CHECKING:
     from netfleet.runs.history import History
     from netfleet.runs.run import run_experiment, simulate
     from netfleet.topology.topology import Topology, make_topology
-
-_HOME = {
-    "algorithms": ("ALGORITHMS", "Algorithm", "DSGD", "GTSGD", "LDSGD", "Mix", "NetFleet"),
-    "runs.config": ("EngineConfig", "Evaluation", "Experiment", "load_experiment"),
-    "data": ("Dataset", "load_dataset", "make_partition"),
-    "errors": ("ConfigError", "DataError", "DivergedError", "NetfleetError", "TopologyError"),
-    "runs.run": ("run_experiment", "simulate"),
-    "runs.history": ("History",),
-    "problems": ("ModuleProblem", "Problem"),
-    "topology": ("Topology", "make_topology"),
-}
-_MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "ALGORITHMS",
@@ -63,12 +52,15 @@ __all__ = [
     "run_experiment",
     "simulate",
 ]
+_MODULES = ("errors", "topology.topology", "algorithms", "data", "problems", "runs.history", "runs.config", "runs.run")
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE:
-        raise AttributeError(f"module 'netfleet' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"netfleet.{_MODULE[name]}"), name)
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for module in (importlib.import_module(f"netfleet.{module}") for module in _MODULES):
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module 'netfleet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

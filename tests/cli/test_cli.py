@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,15 +14,17 @@ import pytest
 import netfleet
 from netfleet import History, load_experiment, run_experiment
 from netfleet.algorithms import ALGORITHMS
-from netfleet.cli import main
+from netfleet.cli import GROUPS, main
 from support.conformance import check_engines_agree, check_lone_runs
 
 ROOT = Path(__file__).parents[2]
-SMALL = ["--set", "rounds=4", "--set", "evaluation.every=2", "--set", "topology.workers=5", "--set", "seeds=[0]"]
+CHANGES = ("rounds=4", "evaluation={every=2, gradient=false}", "topology.workers=5", "seeds=[0]")
+SMALL = [word for change in CHANGES for word in ("--set", change)]
 
 
-def test_run_without_a_file_runs_the_demo_and_writes_a_report(tmp_path: Path, capsys: Any) -> None:
-    assert main(["run", *SMALL, "--out", str(tmp_path / "out")]) == 0
+def test_the_demo_runs_without_a_file_can_be_resumed_and_is_not_overwritten(tmp_path: Path, capsys: Any) -> None:
+    arguments = ["run", *SMALL, "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
     out = capsys.readouterr().out
     for name in ("NET-FLEET", "LD-SGD", "DSGD", "GT-SGD"):
         assert name in out
@@ -35,6 +39,11 @@ def test_run_without_a_file_runs_the_demo_and_writes_a_report(tmp_path: Path, ca
     assert {run.hash for run in again.runs()} == {
         History.load(p.parent).hash for p in tmp_path.glob("out/*/config.json")
     }
+    assert main(arguments) == 2
+    assert "add --resume to " in capsys.readouterr().err
+    page = (tmp_path / "out" / "report.html").stat().st_mtime_ns
+    assert main([*arguments, "--resume"]) == 0
+    assert (tmp_path / "out" / "report.html").stat().st_mtime_ns > page
 
 
 @pytest.mark.slow
@@ -47,17 +56,9 @@ def test_the_demo_shows_net_fleet_ahead_on_non_iid_digits() -> None:
         assert ours["worker_accuracy_mean"] > theirs["worker_accuracy_mean"], label
 
 
-def test_resume_and_overwrite(tmp_path: Path, capsys: Any) -> None:
-    arguments = ["run", *SMALL, "--out", str(tmp_path)]
-    assert main(arguments) == 0
-    assert main(arguments) == 2
-    assert "add --resume to go on with them" in capsys.readouterr().err
-    assert main([*arguments, "--resume"]) == 0
-    assert main([*arguments, "--overwrite", "--threads", "1", "--engine", "peers"]) == 0
-
-
 def test_a_diverging_run_is_reported_and_the_others_finish(tmp_path: Path, capsys: Any) -> None:
-    code = main(["run", *SMALL, "--set", "rounds=40", "--set", "algorithms.eta=1e12", "--out", str(tmp_path)])
+    changes = ["--set", "rounds=40", "--set", "algorithms.eta=1e12"]
+    code = main(["run", *SMALL, *changes, "--out", str(tmp_path)])
     assert code == 1
     streams = capsys.readouterr()
     assert "NET-FLEET diverged: " in streams.err
@@ -88,21 +89,65 @@ def test_algorithms_are_listed_with_citations(capsys: Any) -> None:
     assert capsys.readouterr().out.count("@") >= len(list(ALGORITHMS))
 
 
-def test_help_needs_no_torch() -> None:
-    code = "import sys; sys.argv = ['netfleet', '--help']\ntry:\n    from netfleet.cli import main; main()\n"
-    code += (
-        "except SystemExit as e: assert e.code == 0\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules"
-    )
+def test_help_shows_the_commands_in_groups_and_imports_nothing_heavy() -> None:
+    heavy = ("torch", "numpy", "rich", "grpc", "matplotlib", "networkx")
+    code = f"""
+import sys
+from netfleet.cli import GROUPS, main
+try:
+    main(["--help"])
+except SystemExit as end:
+    assert end.code == 0
+loaded = [name for name in {heavy} if name in sys.modules]
+assert not loaded, loaded
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "run an experiment file" in done.stdout
+    groups = dict(block.split(":\n", 1) for block in done.stdout.split("\n\n") if ":\n" in block)
+    commands = {title: [line.split()[0] for line in lines.splitlines()] for title, lines in groups.items()}
+    commands.pop("options")
+    assert list(commands.values()) == [
+        ["run", "tune", "theory", "topology", "algorithms"],
+        ["reproduce", "bench"],
+        ["plan", "up", "node", "status", "admit", "leave"],
+    ]
+    assert "  run         Run an experiment file" in done.stdout
 
 
-def test_the_example_method_runs_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+@pytest.mark.parametrize("command", [module.__name__.rpartition(".")[2] for g in GROUPS.values() for module in g])
+def test_every_command_has_help(command: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([command, "--help"])
+    assert f"usage: netfleet {command}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("command", "folder"), [("bench", "benchmarks"), ("reproduce", "reproduce")])
+def test_a_command_that_needs_a_checkout_says_so(command: str, folder: str, tmp_path: Path) -> None:
+    """As in the wheel: the package alone, and no checkout in the current folder."""
+    lone = tmp_path / "site" / "packages" / "here"
+    shutil.copytree(Path(netfleet.__file__).parent, lone / "netfleet", ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-m", "netfleet", command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(lone)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert f"needs a checkout of netfleet's repository, but there is no {folder}/ in {tmp_path}" in done.stderr
+
+
+def test_the_example_method_runs_from_its_file_and_overwrites_when_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    code = main(["run", str(ROOT / "examples" / "my_algorithm.toml"), "--set", "rounds=20", "--out", str(tmp_path)])
-    assert code == 0
+    old = tmp_path / "old-seed0" / "config.json"
+    old.parent.mkdir()
+    old.touch()
+    arguments = ["run", str(ROOT / "examples" / "my_algorithm.toml"), "--set", "rounds=20", "--out", str(tmp_path)]
+    assert main([*arguments, "--overwrite", "--threads", "1", "--engine", "peers"]) == 0
     assert "heavy ball" in capsys.readouterr().out
+    assert not old.exists()
 
 
 def test_the_example_method_keeps_the_promises_of_a_registered_one(monkeypatch: pytest.MonkeyPatch, noisy: Any) -> None:
@@ -121,7 +166,7 @@ def test_the_example_method_is_about_thirty_lines() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert len(netfleet.__all__) <= 28
-    assert set(netfleet._MODULE) == set(netfleet.__all__) == set(dir(netfleet))
+    assert set(netfleet.__all__) == set(dir(netfleet))
     for name in netfleet.__all__:
         assert getattr(netfleet, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):

@@ -127,7 +127,7 @@ def test_services_ask_for_a_command_that_there_is(command: list[str]) -> None:
     program, *words = command
     assert Path(program).name == "netfleet"
     options = _parser().parse_args(words)
-    assert options.words in (["/var/lib/netfleet/hospital-a"], ["/site"])
+    assert options.folder in (Path("/var/lib/netfleet/hospital-a"), Path("/site"))
     assert (options.log, options.rejoin) == ("json", False)
 
 

@@ -19,8 +19,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from netfleet.report import draw_curves, draw_labels, draw_overview, print_summary, summary, write_report
-from netfleet.report.plots import band, draw_spread, draw_tracking, group, looks
+from netfleet.report.plots import draw_spread, draw_tracking, looks
 from netfleet.report.table import best, cell, columns, verdict
+from netfleet.runs.compare import band, group
+from netfleet.runs.config import config_hash
 from netfleet.runs.history import History
 from netfleet.topology.topology import Topology, make_topology
 
@@ -380,6 +382,8 @@ def test_the_page_says_what_was_run_and_who_won(page: Page) -> None:
     assert "diverged after round 50" in words
     assert "netfleet run experiment.toml" in words
     assert f"{2:064x}" in words  # the hash of a run
+    hostile = history("<script>alert(1)</script>", diverged=True)
+    assert f"hash is {config_hash([run.hash for run in [*comparison(), hostile]])}" in words
 
 
 def test_the_page_has_every_figure_and_a_switch(page: Page) -> None:
@@ -403,7 +407,7 @@ def test_a_page_without_labels_or_tracking_is_the_same_each_time(tmp_path: Path)
 @pytest.mark.slow
 def test_a_large_page_stays_small(tmp_path: Path) -> None:
     runs = [history(label, s, evaluations=100) for label in ("NET-FLEET", "A", "B", "C") for s in range(5)]
-    topology = make_topology({"kind": "erdos-renyi", "p": 0.3}, workers=500)
+    topology = make_topology({"kind": "erdos-renyi", "p": 0.3}, workers=200)  # 6,000 links: drawn as pixels
     report(tmp_path / "large.html", runs, topology=topology)
     assert (tmp_path / "large.html").stat().st_size < 2_000_000
 

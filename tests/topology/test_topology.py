@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from netfleet.errors import ConfigError, TopologyError
 from netfleet.registry import Spec
-from netfleet.report.graph import draw_spectrum, draw_topology
+from netfleet.report.graph import draw_topology
 from netfleet.topology import time_varying as varying
 from netfleet.topology import weights as mixing
 from netfleet.topology.topology import GRAPHS, Topology, make_topology
@@ -399,18 +399,15 @@ def test_a_file_with_another_number_of_workers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["ring", "star", "torus", "hypercube", "random-matching"])
 @pytest.mark.parametrize("m", [1, 2, 16])
 def test_pictures_of_small_graphs(tmp_path: Path, kind: str, m: int) -> None:
-    draw_topology(make_topology(kind, workers=m), tmp_path / "graph.png", spectrum=True)
+    draw_topology(make_topology(kind, workers=m), tmp_path / "graph.png")
     assert (tmp_path / "graph.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_pictures_in_axes_of_the_callers_own() -> None:
-    left, right = Figure().subplots(1, 2)
+    axes = Figure().subplots()
     topology = make_topology("erdos-renyi", workers=80, weights="metropolis")
-    draw_topology(topology, left)
-    draw_spectrum(topology, right)
-    assert f"m = 80, {topology.graph.number_of_edges()} edges" in left.get_title()
-    with pytest.raises(ConfigError, match="call draw_spectrum with axes of its own"):
-        draw_topology(topology, left, spectrum=True)
+    draw_topology(topology, axes)
+    assert f"m = 80, {topology.graph.number_of_edges()} edges" in axes.get_title()
 
 
 @pytest.mark.parametrize("m", [4, 6, 8])

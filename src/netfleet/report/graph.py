@@ -1,8 +1,6 @@
-"""Pictures of a topology: the graph with its links shaded by weight, and the spectrum of W.
+"""Pictures of a topology: the graph with its links shaded by weight.
 
-    draw_topology(make_topology("torus", workers=36), "torus.png", spectrum=True)
-
-Figures are made without pyplot, so that there is no global state and no display is needed.
+draw_topology(make_topology("torus", workers=36), "torus.png")
 """
 
 from __future__ import annotations
@@ -20,59 +18,26 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from scipy.sparse import csr_array
 
-from netfleet.errors import ConfigError
 from netfleet.topology.topology import Topology
 
 Points = npt.NDArray[np.float64]
 SHADES = LinearSegmentedColormap.from_list("links", ["#c9d6e3", "#5b84b1", "#12355b"])
-NODE, IDLE, ACCENT = "#e4572e", "#e3e6ea", "#12355b"
+NODE, IDLE = "#e4572e", "#e3e6ea"
 LABELLED = 64  # workers up to which their numbers can be read
-LARGE = 2000  # workers beyond which springs and spectra take minutes
+LARGE = 2000  # workers beyond which a layout by springs takes minutes
 
 
-def draw_topology(topology: Topology, where: str | File | Axes, *, spectrum: bool = False) -> None:
-    """Draw into a file, whose suffix says the format, or into axes; `spectrum` adds that of W beside it in a file.
+def draw_topology(topology: Topology, where: str | File | Axes) -> None:
+    """Draw into a file, whose suffix says the format, or into axes.
 
-    Time-varying: all links that any round uses in grey, those of round 0 shaded.
+    Of a time-varying topology, all links that any round uses are grey and those of round 0 shaded.
     """
     if isinstance(where, Axes):
-        if spectrum:
-            raise ConfigError("one axes cannot hold the spectrum too; call draw_spectrum with axes of its own")
         _draw_graph(topology, where)
         return
-    figure = Figure(figsize=(11 if spectrum else 6, 6), layout="constrained")
-    axes = figure.subplots(1, 2 if spectrum else 1, squeeze=False, width_ratios=[6, 5] if spectrum else [1])[0]
-    _draw_graph(topology, axes[0])
-    if spectrum:
-        draw_spectrum(topology, axes[1])
+    figure = Figure(figsize=(6, 6), layout="constrained")
+    _draw_graph(topology, figure.subplots())
     figure.savefig(where, dpi=150)
-
-
-def draw_spectrum(topology: Topology, axes: Axes) -> None:
-    """The eigenvalues of W from the largest down, with ±λ; of a time-varying W the singular values of round 0."""
-    if topology.m > LARGE:
-        raise ConfigError(f"the spectrum is drawn for up to {LARGE} workers, got {topology.m}; leave it out")
-    W = topology.W().toarray()
-    values = np.linalg.svd(W, compute_uv=False) if topology.varying else np.linalg.eigvalsh(W)[::-1]
-    lam = topology.lam
-    for level in (lam, -lam) if values.min() < 0 else (lam,):
-        axes.axhline(level, color=NODE, linewidth=1, linestyle="--", zorder=1)
-    per_round = " per round" if topology.varying else ""
-    axes.annotate(
-        f"λ = {_digits(lam)}{per_round}",
-        (1, lam),
-        (-4, -4),
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        color=NODE,
-    )
-    axes.plot(np.arange(1, topology.m + 1), values, "o", color=ACCENT, markersize=max(2.0, 6 - topology.m / 50))
-    axes.set_ylim(top=1.05)
-    axes.set_title("singular values of W(0)" if topology.varying else "eigenvalues of W")
-    axes.set_xlabel("k")
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_graph(topology: Topology, axes: Axes) -> None:

@@ -1,9 +1,8 @@
-"""The report of an experiment: one HTML file with everything in it, that can be mailed or put in an archive."""
+"""The report of an experiment: one HTML file that contains everything, to be mailed or archived."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import platform
 import re
@@ -18,17 +17,23 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from PIL import Image
 
+from netfleet.files import write_atomically
 from netfleet.report import plots, table
 from netfleet.report.plots import DPI, QUANTITIES, XName
+from netfleet.runs.compare import group, has
 
 if TYPE_CHECKING:
     from netfleet.runs.history import History
     from netfleet.topology.topology import Topology
 
+Table = Mapping[str, Any]  # of an experiment file
 PACKAGES = ("netfleet", "torch", "numpy", "scipy", "networkx", "matplotlib")
-LARGE = 300_000  # bytes of SVG above which a picture is smaller
-MANY_LINKS = 2000
-SVG: Any = {"svg.hashsalt": "netfleet", "svg.fonttype": "path"}  # ids and glyphs that depend on the figure alone
+LARGE = 300_000  # bytes of SVG above which a PNG is smaller
+MANY_LINKS = 2000  # from which a graph is drawn as PNG
+SVG: Any = {
+    "svg.hashsalt": "netfleet",
+    "svg.fonttype": "path",
+}  # ids and glyphs that depend on the figure alone
 
 
 def write_report(
@@ -37,7 +42,7 @@ def write_report(
     histories: Sequence[History],
     topology: Topology,
     label_counts: npt.ArrayLike | None,
-    config: Mapping[str, Any],
+    config: Table,
     config_text: str,
     title: str,
 ) -> None:
@@ -45,7 +50,7 @@ def write_report(
 
     `config` is the resolved experiment (`Experiment.to_table()`) and `config_text` the same as TOML.
     """
-    from netfleet.files import write_atomically
+    from netfleet.runs.config import config_hash  # imports torch
 
     rows = table.summary(histories)
     page = _template().render(
@@ -58,10 +63,10 @@ def write_report(
         sampling=table.sampling_note(histories),
         several_seeds=any(row.seeds > 1 for row in rows),
         figures=_figures(histories, topology, label_counts),
-        quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if plots.has(histories, x)],
+        quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if has(histories, x)],
         network=_network(topology),
         runs=histories,
-        hash=hashlib.sha256("".join(history.hash for history in histories).encode()).hexdigest(),
+        hash=config_hash([history.hash for history in histories]),
         config_text=config_text,
         versions=_versions(),
     )
@@ -77,7 +82,7 @@ def _template() -> jinja2.Template:
 # ---- words ----
 
 
-def _lead(config: Mapping[str, Any], topology: Topology, rows: Sequence[table.Row]) -> str:
+def _lead(config: Table, topology: Topology, rows: Sequence[table.Row]) -> str:
     """What was run, in a sentence."""
     problem = config.get("problem", {})
     task = f"minimised {_spec(problem)}" if problem else "ran"
@@ -93,8 +98,8 @@ def _lead(config: Mapping[str, Any], topology: Topology, rows: Sequence[table.Ro
     )
 
 
-def _facts(config: Mapping[str, Any], topology: Topology, histories: Sequence[History]) -> list[tuple[str, str]]:
-    """The settings that a reader looks for first; those that the problem does not have are left out."""
+def _facts(config: Table, topology: Topology, histories: Sequence[History]) -> list[tuple[str, str]]:
+    """The main settings, without those that the problem does not have."""
     problem = config.get("problem", {})
     seeds = sorted({history.seed for history in histories})
     facts = {
@@ -109,21 +114,21 @@ def _facts(config: Mapping[str, Any], topology: Topology, histories: Sequence[Hi
     return [(name, _spec(value)) for name, value in facts.items() if value not in (None, "")]
 
 
-def _engine(engine: Mapping[str, Any]) -> str:
+def _engine(engine: Table) -> str:
     return ", ".join(str(engine[key]) for key in ("kind", "dtype", "device") if key in engine)
 
 
-def _graph(config: Mapping[str, Any], topology: Topology) -> str:
+def _graph(config: Table, topology: Topology) -> str:
     spec = {k: v for k, v in config.get("topology", {}).items() if k not in ("workers", "weights")}
     return _spec(spec) if "kind" in spec else topology.name
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return str(value.get("kind", "")) if isinstance(value, Mapping) else str(value)
 
 
-def _spec(value: Any) -> str:
-    """A specification as a reader says it: `shards (per_worker = 2)`."""
+def _spec(value: object) -> str:
+    """A specification as text: `shards (per_worker = 2)`."""
     if isinstance(value, bool | float):
         return str(value).lower() if isinstance(value, bool) else f"{value:g}"
     if not isinstance(value, Mapping):
@@ -137,9 +142,9 @@ def _join(words: Iterable[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _method(row: table.Row, rows: Sequence[table.Row], histories: Sequence[History]) -> dict[str, Any]:
-    """A row of the table as the template wants it: texts, with the line that the figures draw it with."""
-    runs = plots.group(histories)[row.label]
+def _method(row: table.Row, rows: Sequence[table.Row], histories: Sequence[History]) -> dict[str, object]:
+    """A row of the table for the template: texts, and how the figures draw the method."""
+    runs = group(histories)[row.label]
     shown = table.columns(rows)
     return {
         "label": row.label,
@@ -191,7 +196,7 @@ def _versions() -> list[tuple[str, str]]:
 def _figures(
     histories: Sequence[History], topology: Topology, label_counts: npt.ArrayLike | None
 ) -> dict[str, str | None]:
-    xs: list[XName] = [x for x in QUANTITIES if plots.has(histories, x)]
+    xs: list[XName] = [x for x in QUANTITIES if has(histories, x)]
     return {
         **{x: _image(plots.draw_curves(histories, x)) for x in xs},
         "spread": _image(plots.draw_spread(histories)),
@@ -212,7 +217,7 @@ def _draw_graph(topology: Topology) -> str:
 
 
 def _image(figure: Figure | None) -> str | None:
-    """A figure as a data URL: SVG, or PNG where there is much to draw."""
+    """A figure as a data URL: SVG, or PNG where that is smaller."""
     if figure is None:
         return None
     drawing = _svg(figure)

@@ -1,7 +1,7 @@
 """Figures of a comparison: curves over rounds, bytes and samples, the workers' spread, labels across workers.
 
 A line is the mean over an algorithm's seeds and its band goes from the lowest to the highest seed. Every figure is a
-`matplotlib.figure.Figure` of its own: no pyplot, no global state. An algorithm keeps its look in all of them.
+`matplotlib.figure.Figure` of its own: no pyplot, no global state. An algorithm looks the same in all of them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -22,18 +22,18 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-if TYPE_CHECKING:
-    from netfleet.runs.history import History
+from netfleet.runs.compare import Band, Floats, band, group, has
+from netfleet.runs.history import History
 
-Floats = npt.NDArray[np.float64]
 XName = Literal["round", "bytes", "samples"]
-Groups = Mapping[str, "Sequence[History]"]
+Groups = Mapping[str, Sequence[History]]
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito, Tol); the strongest is NET-FLEET's.
 OURS, OTHERS = "#D55E00", ("#0072B2", "#009E73", "#AA4499", "#333333", "#56B4E9", "#E69F00", "#882255", "#999933")
 DASHES: tuple[tuple[float, ...], ...] = ((5, 1.6), (1.2, 1.2), (6, 1.6, 1.2, 1.6), (2.6, 1.2), (8, 1.4, 2.4, 1.4))
 MARKERS = ("s", "^", "D", "v", "P", "<", "h")
 INK, MUTED, FAINT = "#222222", "#666666", "#999999"
+Style = dict[str, Any]  # arguments of matplotlib
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10,
@@ -48,8 +48,8 @@ STYLE: Any = {
     "grid.linewidth": 0.7,
     "text.color": INK,
 }
-TICKS: dict[str, Any] = {"labelsize": 8.5, "color": FAINT}  # ticks are made late, outside the style's context
-AVERAGE: dict[str, Any] = {"color": INK, "linewidth": 1, "linestyle": (0, (3, 1.5))}
+TICKS: Style = {"labelsize": 8.5, "color": FAINT}  # ticks are made late, outside the style's context
+AVERAGE: Style = {"color": INK, "linewidth": 1, "linestyle": (0, (3, 1.5))}
 DPI = 150
 
 
@@ -104,31 +104,14 @@ class Look(NamedTuple):
     width: float
     zorder: float
 
-    def line(self) -> dict[str, Any]:
+    def line(self) -> Style:
         """As arguments of a matplotlib line."""
         style = (0, self.dashes) if self.dashes else "-"
         return {"color": self.color, "linestyle": style, "linewidth": self.width, "zorder": self.zorder}
 
 
-class Band(NamedTuple):
-    """Mean, lowest and highest over seeds at each place of the horizontal axis."""
-
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-
-
-def group(histories: Iterable[History]) -> dict[str, list[History]]:
-    """The histories of each label, labels in order of appearance."""
-    groups: dict[str, list[History]] = {}
-    for history in histories:
-        groups.setdefault(history.label, []).append(history)
-    return groups
-
-
 def looks(labels: Iterable[str]) -> dict[str, Look]:
-    """One colour, line style and marker per label; the first NET-FLEET is the most prominent."""
+    """A colour, line style and marker for each label; the first NET-FLEET is the most prominent."""
     labels = list(dict.fromkeys(labels))
     ours = next((label for label in labels if "netfleet" in re.sub("[^a-z]", "", label.lower())), None)
     others = [label for label in labels if label != ours]
@@ -137,24 +120,6 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
         for i, label in enumerate(others)
     }
     return result if ours is None else result | {ours: Look(OURS, (), "o", 2.5, 4)}
-
-
-def band(histories: Iterable[History], column: str, x: str = "round") -> Band:
-    """Mean and range of a column over seeds, which meet by round; a round counts the seeds that reached it."""
-    points: dict[int, list[tuple[float, float]]] = {}
-    for history in histories:
-        for record in history:
-            place, value = record.get(x), record.get(column)
-            if place is not None and value is not None and math.isfinite(value):
-                points.setdefault(record["round"], []).append((place, value))
-    rows = [np.array(points[t], dtype=np.float64).T for t in sorted(points)]
-    statistics = [(places.mean(), values.mean(), values.min(), values.max()) for places, values in rows]
-    return Band(*np.array(statistics, dtype=np.float64).reshape(-1, 4).T)
-
-
-def has(histories: Iterable[History], column: str) -> bool:
-    """Whether any run measured it."""
-    return any(record.get(column) is not None for history in histories for record in history)
 
 
 def draw_curves(histories: Sequence[History], x: XName = "round") -> Figure:
@@ -235,7 +200,7 @@ def draw_labels(counts: npt.ArrayLike) -> Figure:
     return figure
 
 
-def _range(values: npt.NDArray[Any]) -> str:
+def _range(values: npt.NDArray[np.int64]) -> str:
     low, high = int(values.min()), int(values.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
@@ -306,7 +271,7 @@ def _draw_band(axes: Axes, curve: Band, look: Look, unit: float, shift: float = 
     places, mean, low, high = (values[seen] for values in curve)
     step = max(1, len(places) // 8)
     every = (int(shift * step), step)  # shifted, so that the markers of two curves do not hide each other
-    marker: Any = {"marker": look.marker, "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.6}
+    marker: Style = {"marker": look.marker, "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.6}
     axes.plot(places / unit, mean, **look.line(), **marker, markevery=every)
     if (high > low).any():
         floor = np.where(low > 0, low, mean) if logarithmic else low
@@ -330,7 +295,7 @@ def _draw_workers(axes: Axes, runs: Sequence[History], metric: Metric, look: Loo
 
 
 def _scale(axes: Axes, metric: Metric, bands: Iterable[Band]) -> bool:
-    """Set up the vertical axis; whether it is logarithmic, so that what is not above 0 cannot be drawn."""
+    """Set up the vertical axis and return whether it is logarithmic, so that only values above 0 can be drawn."""
     values = np.concatenate([np.empty(0), *(b.mean for b in bands)])
     positive = bool((values > 0).any())
     wide = positive and bool((values > 0).all()) and values.max() > 100 * values.min()
@@ -350,14 +315,14 @@ def _unit(x: XName, places: Iterable[Floats]) -> tuple[float, str]:
     return unit, QUANTITIES[x].words.format(name)
 
 
-def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look], seeds: npt.NDArray[Any]) -> None:
+def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look], seeds: npt.NDArray[np.int64]) -> None:
     words, handles = list(groups), [Line2D([], [], **styles[g].line(), marker=styles[g].marker) for g in groups]
     if any(history.diverged for runs in groups.values() for history in runs):
         words.append("diverged run, drawn alone")
         handles.append(Line2D([], [], color=MUTED, linestyle="", marker="X", markersize=9))
     fitting = max(1, int(figure.get_figwidth() * 12 / (max(map(len, words)) + 9)))
     columns = math.ceil(len(words) / math.ceil(len(words) / fitting))
-    shape: dict[str, Any] = {"ncols": columns, "frameon": False, "handlelength": 3.6, "fontsize": 9.5}
+    shape: Style = {"ncols": columns, "frameon": False, "handlelength": 3.6, "fontsize": 9.5}
     legend = figure.legend(handles, ["x"] * len(words), loc="outside upper left", **shape)
     for text, word in zip(legend.get_texts(), words, strict=True):
         _say(text, word)
@@ -367,6 +332,6 @@ def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look], seeds: n
 
 
 def _say(text: Text, words: str) -> None:
-    """Show the user's words as they are: no formulas between dollars, no name hidden by an underscore."""
+    """Show the user's words verbatim: no formulas between dollars, no name hidden by an underscore."""
     text.set_parse_math(False)
     text.set_text(words)

@@ -1,4 +1,4 @@
-"""The verdict in numbers: one row per algorithm with its last values, for the terminal and the HTML report."""
+"""The table of results: a row per algorithm with its last values, for the terminal and the HTML report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from netfleet.report.plots import group
+from netfleet.runs.compare import group
 
 if TYPE_CHECKING:
     from netfleet.runs.history import History
@@ -42,7 +42,7 @@ class Row(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """What a reader must know about the diverged seeds, or nothing."""
+        """A note about diverged seeds, if there are any."""
         if not self.diverged:
             return ""
         rounds = sorted({last for _, last, _ in self.diverged})
@@ -94,7 +94,7 @@ COLUMNS = (
     Column("samples", "samples\nused", lambda s: _count(s.mean)),
     Column("seconds", "time\ns", lambda s: _amount(s.mean)),
 )
-#: How the sentence above the table puts the first of these that was measured, and its unit.
+#: The words and the unit of the verdict, which is about the first of these columns that was measured.
 VERDICTS = {
     "accuracy": ("with the highest accuracy of x̄,", " %"),
     "distance2": ("nearest to the optimum, ‖x̄ − x*‖² =", ""),
@@ -127,7 +127,7 @@ def best(rows: Sequence[Row], column: Column) -> frozenset[str]:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Who ends best and by how much the next one is behind, in a sentence; empty if there is nothing to compare."""
+    """A sentence that compares the best algorithm with the next; empty if there is nothing to compare."""
     column = next((c for c in columns(rows) if c.name in VERDICTS), None)
     order = [row for row in rows if row.sound and column is not None and column.name in row.values]
     if column is None or len(order) < 2:
@@ -145,7 +145,7 @@ def verdict(rows: Sequence[Row]) -> str:
 
 
 def print_summary(histories: Iterable[History], console: Console) -> None:
-    """Print the table; where it is too wide for the console, quality and costs each get one of their own."""
+    """Print the table; where it is too wide for the console, print quality and costs as tables of their own."""
     rows = summary(histories)
     for table in _fitting(rows, columns(rows), console):
         console.print(table)
@@ -160,7 +160,7 @@ def print_summary(histories: Iterable[History], console: Console) -> None:
 
 
 def sampling_note(histories: Iterable[History]) -> str:
-    """What the workers' accuracy is measured on, where that is not all."""
+    """A note where the workers' accuracy is measured on a part of the test samples."""
     limits = {(h.config.get("evaluation") or {}).get("worker_test_samples", 0) for h in histories}
     if limits <= {0}:
         return ""

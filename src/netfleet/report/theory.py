@@ -1,71 +1,46 @@
-"""An experiment beside its theory: constants, admissible step sizes, and what was measured against the bound."""
+"""An experiment beside its theory: constants, admissible step sizes, and what was measured against the bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import matplotlib
+import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from netfleet.algorithms.build import make_algorithm
 from netfleet.errors import ConfigError
-from netfleet.report.plots import DPI, STYLE, TICKS, group, looks
-from netfleet.runs.build import Setting, build_setting, network_for
-from netfleet.theory import bounds as theory
-from netfleet.theory.estimates import Estimate, Survey, survey
-from netfleet.theory.predictions import Prediction, measured, places, predict, watched
+from netfleet.report.plots import DPI, STYLE, TICKS, looks
+from netfleet.runs.compare import group
+from netfleet.theory.bounds import corollary
+from netfleet.theory.estimates import Estimate
+from netfleet.theory.predictions import Explained, Prediction, measured
+from netfleet.theory.theorems import MOST_ROUNDS
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from netfleet.algorithms import Algorithm
-    from netfleet.runs.config import Experiment
     from netfleet.runs.history import History
 
 TARGETS = (1.0, 0.1, 0.01)  # of ‖∇f(x⁰)‖²
 TERMS = {"start": "start", "noise": "noise", "graph": "graph", "local": "local", "heterogeneity": "ζ² at x⁰"}
+PLACES = 60  # points of a predicted curve
 
 
-class Explained(NamedTuple):
-    """What is known before anything is trained."""
-
-    experiment: Experiment  # evaluated as often as the comparison needs
-    L: float
-    predictions: list[Prediction]
-
-
-def explain(experiment: Experiment, console: Console) -> Explained:
-    """Find the constants of an experiment's first seed and print what the theorems say of its methods."""
-    setting = build_setting(experiment, experiment.seeds[0])
-    with console.status("estimating L, σ² and ζ²"):
-        found = survey(setting.problem)
-    topology = setting.topology
-    c = found.constants(topology.m, 0.0 if topology.varying else topology.lam)
-    runs = experiment.runs()[: len(experiment.algorithms)]
-    methods = [make_algorithm(run.config["algorithm"]) for run in runs]
-    predictions = [
-        predict(run.label, method, c, topology, experiment) for run, method in zip(runs, methods, strict=True)
-    ]
-    console.print(constants_table(found, setting))
-    for table in (
-        *conditions_tables(predictions),
-        steps_table(predictions),
-        terms_table(predictions, experiment.rounds),
-        curve_table(predictions, experiment.rounds),
-        targets_table(predictions, methods, setting, found.slope.value),
-    ):
-        console.print(table)
-    for sentence, warning in notes(predictions, c.m, experiment):
-        console.print(sentence, style="yellow" if warning else "", highlight=False, soft_wrap=True)
-    return Explained(watched(experiment, predictions, c.L), c.L, predictions)
+def tables(explained: Explained) -> Iterator[Table]:
+    """Everything that is known before training."""
+    predictions, rounds = explained.predictions, explained.experiment.rounds
+    yield constants_table(explained)
+    yield from conditions_tables(predictions)
+    yield steps_table(predictions)
+    yield terms_table(predictions, rounds)
+    yield curve_table(predictions, rounds)
+    yield targets_table(predictions, explained.survey.slope.value)
 
 
-def constants_table(found: Survey, setting: Setting) -> Table:
-    """What was taken for the constants, and how it is known."""
+def constants_table(explained: Explained) -> Table:
+    """The constants, and how each is known."""
     table = Table("constant", "value", "how it is known", header_style="bold")
-    topology = setting.topology
+    topology, found = explained.topology, explained.survey
     table.add_row("m", str(topology.m), "")
     if topology.varying:
         table.add_row("λ", "–", "W changes from round to round, for which there is no theorem here")
@@ -125,7 +100,7 @@ def terms_table(predictions: Sequence[Prediction], rounds: int) -> Table:
     table.add_row("with η", *(f"{eta:.3g}" for eta in steps), end_section=True)
     parts = [terms._asdict() for _, _, terms in known]
     for name, words in TERMS.items():
-        table.add_row(words, *(f"{part[name]:.3g}" if name in part else "" for part in parts))
+        table.add_row(words, *("" if part[name] is None else f"{part[name]:.3g}" for part in parts))
     table.add_row("sum", *(f"{terms.total:.3g}" for _, _, terms in known))
     return table
 
@@ -140,28 +115,24 @@ def curve_table(predictions: Sequence[Prediction], rounds: int) -> Table:
     return table
 
 
-def targets_table(
-    predictions: Sequence[Prediction], methods: Sequence[Algorithm], setting: Setting, slope: float
-) -> Table:
+def targets_table(predictions: Sequence[Prediction], slope: float) -> Table:
     """Rounds, and bytes of all workers, until a theorem promises shares of ‖∇f(x⁰)‖², with the best admissible η."""
-    targets = [share * slope for share in TARGETS if slope > 0]
-    heads = (f"{eps:.3g} = {share:g} ‖∇f(x⁰)‖²" for share, eps in zip(TARGETS, targets, strict=False))
+    targets = {share: share * slope for share in TARGETS if slope > 0}
+    heads = (f"{eps:.3g} = {share:g} ‖∇f(x⁰)‖²" for share, eps in targets.items())
     table = Table("rounds and bytes until it promises", *heads, header_style="bold")
-    for p, method in zip(predictions, methods, strict=True):
+    for p in predictions:
         if p.theorem:
-            vectors = p.theorem.vectors * network_for(method, setting.topology, 0).messages()
-            size = vectors * setting.problem.d * setting.problem.dtype.itemsize
-            table.add_row(p.label, *(_reached(p, eps, size) for eps in targets))
+            table.add_row(p.label, *(_reached(p, eps) for eps in targets.values()))
     return table
 
 
-def _reached(p: Prediction, eps: float, size: int) -> str:
+def _reached(p: Prediction, eps: float) -> str:
     assert p.theorem is not None
     try:
         rounds = p.theorem.rounds_to(eps)
     except ConfigError:
-        return f"more than {theory.MOST_ROUNDS:.0e} rounds"
-    return f"{rounds:,}, {_amount(rounds * size)}"
+        return f"more than {MOST_ROUNDS:.0e} rounds"
+    return f"{rounds:,}, {_amount(rounds * p.size)}"
 
 
 def _amount(size: float) -> str:
@@ -171,23 +142,25 @@ def _amount(size: float) -> str:
     return f"{size:.0f} bytes"
 
 
-def notes(predictions: Sequence[Prediction], m: int, experiment: Experiment) -> list[tuple[str, bool]]:
-    """Sentences for below the tables, and which of them are warnings."""
-    rounds, seeds = experiment.rounds, experiment.seeds
-    K, root = theory.corollary(m, rounds)
+def notes(explained: Explained) -> list[tuple[str, bool]]:
+    """Sentences for below the tables, and whether each is a warning."""
+    m, rounds, seeds = explained.topology.m, explained.experiment.rounds, explained.experiment.seeds
+    K, root = corollary(m, rounds)
     speedup = (
         f"Corollary 2, for m = {m} and {rounds:,} rounds: K = S^⅓/m, here {K}, and η = O(√(m/(SK))), here O({root:.3g})"
     )
-    said = [(p.sentence, p.theorem is not None and not p.admissible) for p in predictions] + [(speedup, False)]
+    found = [(p.sentence, p.theorem is not None and not p.admissible) for p in explained.predictions]
+    found.append((speedup, False))
     if len(seeds) > 1:
-        said.append((f"The constants are those of seed {seeds[0]}; other seeds may have other graphs and data", True))
-    return said
+        found.append((f"The constants are those of seed {seeds[0]}; other seeds may have other graphs and data", True))
+    return found
 
 
 def draw_theory(histories: Sequence[History], explained: Explained) -> Figure:
     """What was measured, solid with a band over seeds, and what each theorem promises of the same quantity, dotted."""
     groups, predictions = group(histories), explained.predictions
-    styles = looks([p.label for p in predictions])
+    styles, seeds = looks([p.label for p in predictions]), explained.experiment.seeds
+    places = sorted({int(S) for S in np.geomspace(1, explained.experiment.rounds, PLACES).round()})
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(11.2, 4.4), dpi=DPI, layout="constrained")
         axes = figure.add_subplot()
@@ -196,13 +169,12 @@ def draw_theory(histories: Sequence[History], explained: Explained) -> Figure:
             seen = measured(groups.get(p.label, []), p.quantity, explained.L, p.K)
             axes.plot(seen.x, seen.mean, color=color, label=f"{p.label}: {p.quantity.words}")
             axes.fill_between(seen.x, seen.low, seen.high, color=color, alpha=0.15, linewidth=0)
-            values = p.values(places(explained.experiment.rounds))
+            values = p.values(places)
             if values:
                 axes.plot(
                     list(values), list(values.values()), color=color, linestyle=(0, (1.2, 1.6)), label=_promised(p)
                 )
         axes.set(xscale="log", yscale="log", xlabel="communication rounds", ylabel="over the rounds so far")
-        seeds = explained.experiment.seeds
         whose = f" (with the constants of seed {seeds[0]})" if len(seeds) > 1 else ""
         axes.set_title(f"What the theorems bound, measured and promised{whose}")
         axes.tick_params(**TICKS)
@@ -211,6 +183,6 @@ def draw_theory(histories: Sequence[History], explained: Explained) -> Figure:
 
 
 def _promised(p: Prediction) -> str:
-    assert p.theorem is not None
     words = f"{p.label}, promised" + ("" if p.admissible else ", with an admissible η")
-    return words + (" (ζ² at x⁰)" if p.theorem.heterogeneity else "")
+    terms = p.promise(1)
+    return words + (" (ζ² at x⁰)" if terms and terms.heterogeneity is not None else "")

@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
-from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
-from rich.console import Console
 from rich.table import Table
 
-from netfleet.files import write_atomically
 from netfleet.report.plots import DPI, STYLE, TICKS, looks
-from netfleet.runs.config import Experiment
-from netfleet.runs.run import write_experiment
-from netfleet.runs.tuning import Grid, Outcome, at_the_edge, best
+from netfleet.runs.tuning import Grid, Outcome, at_the_edge
 
 Results = Mapping[str, Sequence[Outcome]]
-
-
-def report_tuning(experiment: Experiment, grid: Grid, results: Results, out: Path, console: Console) -> bool:
-    """Print what was found, and write tuned.toml and a picture per parameter; whether every method has a best point."""
-    console.print(tuning_table(results, experiment.rounds))
-    for note in edge_notes(results, grid):
-        console.print(note, style="yellow", highlight=False, soft_wrap=True)
-    chosen, paths = best(experiment, results), []
-    if chosen.algorithms:
-        paths.append(out / "tuned.toml")
-        write_experiment(paths[0], chosen)
-    for name in grid:
-        paths.append(out / f"tuned-{name}.png")
-        write_atomically(paths[-1], partial(draw_tuning(results, name).savefig, format="png"))
-    for path in paths:
-        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
-    if chosen.algorithms:
-        console.print(f"netfleet run {paths[0]} compares them at their best", markup=False, soft_wrap=True)
-    return len(chosen.algorithms) == len(experiment.algorithms)
 
 
 def tuning_table(results: Results, rounds: int) -> Table:

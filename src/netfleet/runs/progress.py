@@ -100,7 +100,7 @@ class Live:
         self._begun += 1
 
     def aside(self) -> str:
-        """What a line of the log ends with."""
+        """The end of a line in the log."""
         return ""
 
 
@@ -115,8 +115,8 @@ class Work(NamedTuple):
 class LiveTotal(Live):
     """As `Live`, with a bar over all runs and the time that they still need.
 
-    `work` has what every run still needs by the run's label. The time of a kind's unit of cost is the one seen since
-    this display began, else the one in `paces`, else the mean over what was seen.
+    `work` has what each run still needs, by label. The time for a unit of cost is the one measured for the run's kind
+    since the display started, else the one in `paces`, else the mean over all kinds measured.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class LiveTotal(Live):
 
     def end(self) -> None:
         super().end()
-        self._work.pop(self._name)  # also where it stopped early
+        self._work.pop(self._name)  # even where the run stopped early
         self._progress.update(self._task, visible=False)
 
     def skip(self, label: str) -> None:
@@ -152,17 +152,16 @@ class LiveTotal(Live):
 
     @property
     def left(self) -> float:
-        """Seconds until all runs are done, as far as one can tell."""
+        """The estimated seconds until all runs are done."""
         return sum(work.rounds * work.cost * self._pace(work.kind) for work in self._work.values())
 
     @property
     def part(self) -> float:
-        """Of the time for all runs, how much has passed."""
+        """The share of the time for all runs that has passed."""
         passed = sum(seconds for _, seconds in self._seen.values())
         return passed / (passed + self.left) if passed else 0.0
 
     def aside(self) -> str:
-        """The part that is done and the time that is left."""
         return f"; {100 * self.part:.0f} % of all, {in_words(self.left)} left" if self._seen else ""
 
     def _pace(self, kind: Hashable) -> float:
@@ -181,7 +180,7 @@ class _RoundsPerSecond(ProgressColumn):
 
 
 class _TimeLeft(TimeRemainingColumn):
-    """Of a run by its own speed, of all runs by what their display reckons."""
+    """Of a run by its own speed, of all runs by the display's estimate."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["left"], "progress.remaining") if "left" in task.fields else super().render(task)

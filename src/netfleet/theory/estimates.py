@@ -1,6 +1,6 @@
-"""What the theory asks of a problem, estimated at a point of any `Problem`: L, σ², ζ² and f(x) − f*.
+"""The constants that the theory asks of a `Problem`, estimated at its start x⁰: L, σ², ζ² and f(x⁰) − f*.
 
-The theorem's L and σ² hold everywhere; what is seen at a point is at most that, so a step size that the estimates do
+The theorem's L and σ² hold everywhere, and the estimates at x⁰ are at most those. So a step size that the estimates do
 not admit is not admissible, and one that they admit may still not be.
 """
 
@@ -17,11 +17,11 @@ from netfleet.problems.base import Problem
 from netfleet.runs.metrics import consensus_error
 from netfleet.theory.bounds import Constants
 
-_APART = 1 << 40  # rounds from here on are no training's: their mini-batches are drawn for estimates
+_ROUND = 1 << 40  # a round that no training reaches: its mini-batches serve for estimates
 
 
 class Estimate(NamedTuple):
-    """A value and how far it may be off, 0 where it is exact; each function says what its error means."""
+    """A value and its error, 0 where it is exact; each function says what its error means."""
 
     value: float
     error: float = 0.0
@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """All that the theory asks of a problem, at its start."""
+    """All that the theory asks of a problem."""
 
     L: Estimate  # the worst worker's
     L_mean: Estimate  # of f
@@ -39,47 +39,47 @@ class Survey(NamedTuple):
     slope: Estimate  # ‖∇f(x⁰)‖²
 
     def constants(self, m: int, lam: float) -> Constants:
-        """As the theorem takes them; the tracked gradients begin as stochastic ones, so their spread has both parts."""
+        """For the theorems; the tracked gradients start as stochastic ones, so their spread has both parts."""
         noise, zeta2 = self.variance.value, self.heterogeneity.value
         return Constants(m, lam, self.L.value, noise, self.gap.value, m * zeta2 + (m - 1) * noise, zeta2).checked()
 
 
-def smoothness(
-    problem: Problem, x: Tensor | None = None, iterations: int = 200, tolerance: float = 0.01
-) -> tuple[Estimate, Estimate]:
-    """The largest |eigenvalue| of a worker's Hessian, over the hosted workers, and that of the average's.
+def smoothness(problem: Problem, iterations: int = 200, tolerance: float = 0.01) -> Estimate:
+    """The largest |eigenvalue| of a worker's Hessian, over the hosted workers.
 
     Power iteration on Hessian-vector products, which are central differences of exact gradients. It ends when the error
-    is below `tolerance` of the value, or after so many iterations.
+    is below `tolerance` of the value, or after `iterations`.
 
-    The error is no confidence interval. It is the norm r of what an eigenvector would not leave over, and says that
-    some |eigenvalue| lies within r of the value. That it is the largest is likely, not certain: the value never exceeds
-    the largest (but for rounding), and lies below it if the iteration lingers at another. Nor does it say anything of
-    the curvature elsewhere than at x.
+    The error is not a confidence interval. It is the norm r of the residual, so some |eigenvalue| lies within r of the
+    value. That this is the largest is likely, not certain: the value never exceeds the largest (except by rounding),
+    and is below it if the iteration stays near another. The estimate says nothing about the curvature at other points.
     """
-    point = (problem.start() if x is None else x).expand(len(problem.workers), -1)
+    point = problem.start().expand(len(problem.workers), -1)
     each = _power(lambda v: _curvature(problem, point, v), _directions(problem, len(point)), iterations, tolerance)
-    both = _power(
-        lambda v: _curvature(problem, point, v.expand_as(point)).mean(dim=0, keepdim=True),
-        _directions(problem, 1),
-        iterations,
-        tolerance,
-    )
-    worst = max(each, key=lambda estimate: estimate.value)
-    return worst._replace(how="at x⁰, worst worker, power iteration"), both[0]._replace(how="at x⁰, power iteration")
+    return max(each, key=lambda estimate: estimate.value)._replace(how="at x⁰, worst worker, power iteration")
 
 
-def variance(problem: Problem, x: Tensor | None = None, draws: int = 32) -> Estimate:
+def mean_smoothness(problem: Problem, iterations: int = 200, tolerance: float = 0.01) -> Estimate:
+    """The largest |eigenvalue| of the Hessian of f, as `smoothness` finds it."""
+    point = problem.start().expand(len(problem.workers), -1)
+
+    def apply(v: Tensor) -> Tensor:
+        return _curvature(problem, point, v.expand_as(point)).mean(dim=0, keepdim=True)
+
+    (found,) = _power(apply, _directions(problem, 1), iterations, tolerance)
+    return found._replace(how="at x⁰, power iteration")
+
+
+def variance(problem: Problem, draws: int = 32) -> Estimate:
     """E‖∇fᵢ(x; ζ) − ∇fᵢ(x)‖² of the worker with the largest, from `draws` mini-batches each, and its standard error.
 
-    The worst worker is chosen on one half of the mini-batches and measured on the other, and the other way round, since
-    the largest of m estimates would lie above the largest of what they estimate. What is left errs to the other side,
-    by what a worker that was chosen by mistake has less.
+    The largest of m estimates would be biased upwards. So the worst worker is chosen on one half of the mini-batches
+    and measured on the other, and vice versa. The remaining bias is downwards: a worker chosen by mistake has less.
     """
-    point = (problem.start() if x is None else x).repeat(len(problem.workers), 1)
+    point = problem.start().repeat(len(problem.workers), 1)
     exact = problem.full_grad(point)
     squares = torch.stack(
-        [(problem.grad(point, problem.sample(_APART, k)) - exact).double().square().sum(dim=1) for k in range(draws)]
+        [(problem.grad(point, problem.sample(_ROUND, k)) - exact).double().square().sum(dim=1) for k in range(draws)]
     )
     one, other = squares[::2], squares[1::2]
     chosen = [judged[:, chosen.mean(dim=0).argmax()] for chosen, judged in ((one, other), (other, one))]
@@ -89,39 +89,21 @@ def variance(problem: Problem, x: Tensor | None = None, draws: int = 32) -> Esti
     return Estimate(sum(half.mean().item() for half in chosen) / 2, error, how)
 
 
-def heterogeneity(problem: Problem, x: Tensor | None = None, draws: int = 0) -> Estimate:
-    """ζ² = (1/m) Σᵢ ‖∇fᵢ(x) − ∇f(x)‖² at a point: exact, or with `draws` from so many mini-batches per worker.
+def heterogeneity(problem: Problem) -> Estimate:
+    """ζ² = (1/m) Σᵢ ‖∇fᵢ(x⁰) − ∇f(x⁰)‖², exactly."""
+    point = problem.start().repeat(len(problem.workers), 1)
+    return Estimate(consensus_error(problem.full_grad(point)).item(), how="at x⁰, exact")
 
-    Two independent mini-batches have E⟨gᵢ − ḡ, gᵢ′ − ḡ′⟩ = ‖∇fᵢ − ∇f‖², without the noise that a square would add; the
-    error is the standard error over such pairs.
+
+def gap(problem: Problem, L: float, steps: int = 50) -> Estimate:
+    """f(x⁰) − f*; where the optimum is unknown f(x⁰), which is an upper bound for a loss that is never negative.
+
+    Gradient descent with step size 1/L then looks for a lower value: f(x⁰) − f* lies between value − error and value.
     """
-    point = (problem.start() if x is None else x).repeat(len(problem.workers), 1)
-    if draws == 0:
-        return Estimate(consensus_error(problem.full_grad(point)).item(), how="at x⁰, exact")
-
-    def apart(k: int) -> Tensor:
-        g = problem.grad(point, problem.sample(_APART, k)).double()
-        return g - g.mean(dim=0)
-
-    products = [(apart(k) * apart(k + 1)).sum() / len(point) for k in range(0, draws - 1, 2)]
-    found = torch.stack(products)
-    how = f"at x⁰, {2 * len(found)} mini-batches (± standard error)"
-    return Estimate(found.mean().item(), found.std().item() / len(found) ** 0.5, how)
-
-
-def gap(problem: Problem, x: Tensor | None = None, L: float | None = None, steps: int = 50) -> Estimate:
-    """f(x) − f*; where the optimum is not known f(x) itself, the most it can be for a loss that is never negative.
-
-    With L, gradient descent then looks for a lower value, which is the error: f(x) − f* lies between value − error and
-    value.
-    """
-    point = problem.start() if x is None else x
+    point = problem.start()
     value, slope = problem.objective(point)
     if problem.optimum is not None:
         return Estimate(value.item() - problem.objective(problem.optimum)[0].item(), how="exact")
-    how = "at most: f(x⁰), for a loss that is never negative"
-    if L is None:
-        return Estimate(value.item(), value.item(), how)
     least, step = value, 1 / L
     for _ in range(steps):
         further, after = problem.objective(point - step * slope)
@@ -130,16 +112,15 @@ def gap(problem: Problem, x: Tensor | None = None, L: float | None = None, steps
         else:
             step /= 2
     low = max(0.0, value.item() - least.item())
-    return Estimate(
-        value.item(), value.item() - low, f"{how}; at least {low:.3g}, by {steps} steps of gradient descent"
-    )
+    how = "at most: f(x⁰), for a loss that is never negative; "
+    how += f"at least {low:.3g}, by {steps} steps of gradient descent"
+    return Estimate(value.item(), value.item() - low, how)
 
 
 def survey(problem: Problem) -> Survey:
-    """What the problem knows of itself, and estimates of the rest."""
-    each, mean = smoothness(problem)
-    if problem.smoothness is not None:
-        each = Estimate(problem.smoothness, how="known")
+    """All constants: those that the problem knows, and estimates of the others."""
+    mean = mean_smoothness(problem)
+    each = smoothness(problem) if problem.smoothness is None else Estimate(problem.smoothness, how="known")
     noise = variance(problem) if problem.variance is None else Estimate(problem.variance, how="known")
     slope = problem.objective(problem.start())[1].double().square().sum().item()
     apart = gap(problem, L=max(mean.value, torch.finfo(problem.dtype).tiny))

@@ -2,79 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from netfleet.algorithms.build import make_algorithm
 from netfleet.algorithms.dsgd import DSGD
 from netfleet.algorithms.fedavg import FedAvg
 from netfleet.algorithms.generalized_fedavg import GeneralizedFedAvg
 from netfleet.algorithms.gt_sgd import GTSGD
 from netfleet.algorithms.net_fleet import NetFleet
-from netfleet.report.plots import Band, band
+from netfleet.runs.build import Setting, network_for
+from netfleet.runs.compare import Band, band
 from netfleet.runs.history import History
-from netfleet.theory import bounds as theory
-from netfleet.theory.bounds import Constants
+from netfleet.theory.bounds import Bound, Constants
+from netfleet.theory.estimates import Survey, survey
+from netfleet.theory.theorems import METRIC, Quantity, Theorem, dsgd, fedavg, theorem_1
 
 if TYPE_CHECKING:
     from netfleet.algorithms import Algorithm
     from netfleet.runs.config import Experiment
     from netfleet.topology.topology import Topology
 
-PLACES = 60  # points of a predicted curve
 EVALUATIONS = 400  # of a run, at least, where it has so many rounds
 Floats = npt.NDArray[np.float64]
-
-
-class Terms(Protocol):
-    """A right-hand side, term by term: a NamedTuple with its total."""
-
-    @property
-    def total(self) -> float: ...
-    def _asdict(self) -> dict[str, float]: ...
-
-
-class Quantity(NamedTuple):
-    """What a theorem bounds."""
-
-    words: str
-    consensus: bool = False  # whether (L²/m) Σᵢ‖xᵢ − x̄‖² is added to ‖∇f(x̄)‖²
-    least: bool = False  # the least over rounds rather than the mean
-
-
-METRIC = Quantity("mean of ‖∇f(x̄)‖² + (L²/m) Σᵢ‖xᵢ − x̄‖²", consensus=True)
-GRADIENT = Quantity("mean of ‖∇f(x̄)‖²")
-LEAST_GRADIENT = Quantity("least ‖∇f(x̄)‖² of all rounds", least=True)
-
-
-class Theorem(NamedTuple):
-    """A convergence theorem with an experiment's constants and a method's K filled in."""
-
-    name: str
-    quantity: Quantity
-    conditions: Mapping[str, float]  # upper limits on η by their formulas
-    bound: Callable[[float, int], Terms | None]  # by η and S; None where η is not admissible
-    best_step: Callable[[int], float]  # by S
-    rounds_to: Callable[[float], int]
-    vectors: int = 1  # that a message carries
-    heterogeneity: bool = True  # whether ζ² is in the bound
-
-    @property
-    def binds(self) -> str:
-        return min(self.conditions, key=self.conditions.__getitem__)
-
-    @property
-    def largest(self) -> float:
-        return self.conditions[self.binds]
-
-    def promise(self, S: int, eta: float | None = None) -> Terms | None:
-        """The bound after S rounds, at the best admissible η unless one is given; None if it needs no step."""
-        eta = self.best_step(S) if eta is None else eta
-        return self.bound(eta, S) if eta > 0 else None
 
 
 class Prediction(NamedTuple):
@@ -83,6 +37,7 @@ class Prediction(NamedTuple):
     label: str
     K: int
     eta: float
+    size: int  # bytes that all workers send in a round, where there is a theorem
     theorem: Theorem | None = None
     why: str = ""  # there is no theorem
 
@@ -94,7 +49,7 @@ class Prediction(NamedTuple):
     def quantity(self) -> Quantity:
         return self.theorem.quantity if self.theorem else METRIC
 
-    def promise(self, S: int) -> Terms | None:
+    def promise(self, S: int) -> Bound | None:
         """The bound after S rounds, term by term."""
         return self.theorem.promise(S, self.eta if self.admissible else None) if self.theorem else None
 
@@ -123,16 +78,49 @@ def times(factor: float) -> str:
     return f"{factor:,.0f} times" if factor >= 100 else f"{factor:.3g} times"
 
 
-def predict(label: str, algorithm: Algorithm, c: Constants, topology: Topology, experiment: Experiment) -> Prediction:
-    """The theorem for a method on a network, at its step size, or why there is none."""
-    K, steps = getattr(algorithm, "K", 1), {algorithm.step_size(t) for t in range(experiment.rounds)}
-    why, eta = _obstacle(algorithm, topology, experiment, steps), algorithm.step_size(0)
-    theorem = None if why else theorem_for(algorithm, c)
-    return Prediction(label, K, eta, theorem, why or ("" if theorem else "netfleet has none for the method"))
+class Explained(NamedTuple):
+    """What is known before training."""
+
+    experiment: Experiment  # evaluated as often as the comparison needs
+    topology: Topology
+    survey: Survey
+    L: float
+    predictions: list[Prediction]
 
 
-def _obstacle(algorithm: Algorithm, topology: Topology, experiment: Experiment, steps: set[float]) -> str:
+def explain(experiment: Experiment, setting: Setting) -> Explained:
+    """Estimate the constants of an experiment's first seed and apply the theorems to its methods."""
+    topology, found = setting.topology, survey(setting.problem)
+    c = found.constants(topology.m, 0.0 if topology.varying else topology.lam)
+    predictions = []
+    for run in experiment.runs()[: len(experiment.algorithms)]:
+        algorithm = make_algorithm(run.config["algorithm"])
+        theorem, why = theorem_for(algorithm, c, topology, experiment)
+        vectors = theorem.vectors * network_for(algorithm, topology, 0).messages() if theorem else 0
+        size = vectors * setting.problem.d * setting.problem.dtype.itemsize
+        K, eta = getattr(algorithm, "K", 1), algorithm.step_size(0)
+        predictions.append(Prediction(run.label, K, eta, size, theorem, why))
+    return Explained(watched(experiment, predictions, c.L), topology, found, c.L, predictions)
+
+
+def theorem_for(
+    algorithm: Algorithm, c: Constants, topology: Topology, experiment: Experiment
+) -> tuple[Theorem | None, str]:
+    """The theorem of a method's paper, or why there is none here."""
+    if why := _obstacle(algorithm, topology, experiment):
+        return None, why
+    if isinstance(algorithm, NetFleet | GTSGD):
+        return theorem_1(c, getattr(algorithm, "K", 1)), ""
+    if isinstance(algorithm, DSGD):
+        return dsgd(c), ""
+    if isinstance(algorithm, FedAvg | GeneralizedFedAvg):
+        return fedavg(c, algorithm.K, getattr(algorithm, "eta_g", 1.0)), ""
+    return None, "netfleet has none for the method"
+
+
+def _obstacle(algorithm: Algorithm, topology: Topology, experiment: Experiment) -> str:
     """What no theorem here allows for."""
+    steps = {algorithm.step_size(t) for t in range(experiment.rounds)}
     if experiment.network is not None:
         return "messages or workers fail"
     if len(steps) > 1 or min(steps) <= 0:
@@ -144,67 +132,17 @@ def _obstacle(algorithm: Algorithm, topology: Topology, experiment: Experiment, 
     return "" if topology.weight_sequence.symmetric else "W is not symmetric"
 
 
-def theorem_for(algorithm: Algorithm, c: Constants) -> Theorem | None:
-    """The theorem of a method's paper, where netfleet has it."""
-    if isinstance(algorithm, NetFleet | GTSGD):
-        return theorem_1(c, getattr(algorithm, "K", 1))
-    if isinstance(algorithm, DSGD):
-        return Theorem(
-            "Lian et al. 2017, Theorem 1,",
-            GRADIENT,
-            {"(1−λ)/(6L√m)": theory.dsgd_largest_step(c)},
-            partial(theory.dsgd_bound, c),
-            partial(theory.dsgd_best_step, c),
-            partial(theory.dsgd_rounds_to, c),
-        )
-    if isinstance(algorithm, FedAvg | GeneralizedFedAvg):
-        return fedavg(c, algorithm.K, getattr(algorithm, "eta_g", 1.0))
-    return None
-
-
-def theorem_1(c: Constants, K: int) -> Theorem:
-    """NET-FLEET's, of which GT-SGD is the case K = 1."""
-    largest, _ = theory.largest_step(c, K)
-    return Theorem(
-        f"Theorem 1 (K = {K})",
-        METRIC,
-        theory.conditions(c, K),
-        lambda eta, S: theory.bound(c, eta, K, S) if eta <= largest else None,
-        lambda S: theory.best_step(c, K, S),
-        lambda eps: theory.rounds_to(c, eps, K),
-        vectors=2,
-        heterogeneity=False,
-    )
-
-
-def fedavg(c: Constants, K: int, eta_g: float) -> Theorem:
-    """That of Yang, Fang, Liu."""
-    return Theorem(
-        "Yang, Fang, Liu 2021, Theorem 1,",
-        LEAST_GRADIENT,
-        theory.fedavg_conditions(c, K, eta_g),
-        lambda eta, S: theory.fedavg_bound(c, eta, K, S, eta_g),
-        lambda S: theory.fedavg_best_step(c, K, S, eta_g),
-        lambda eps: theory.fedavg_rounds_to(c, eps, K, eta_g),
-    )
-
-
-def places(rounds: int) -> list[int]:
-    """Numbers of rounds that a predicted curve is drawn through."""
-    return sorted({int(S) for S in np.geomspace(1, rounds, PLACES).round()})
-
-
 def watched(experiment: Experiment, predictions: Sequence[Prediction], L: float) -> Experiment:
     """The experiment, evaluated often enough for a mean over all rounds.
 
     Between two evaluations the metric is taken to be linear, which overstates what falls as an exponential does. With
     an admissible step size it is looked at every 1/(ηLK) rounds at least, in which nothing falls by more than about e².
     """
-    said = experiment.evaluation
+    asked = experiment.evaluation
     often = [experiment.rounds // EVALUATIONS] + [int(1 / (L * p.eta * p.K)) for p in predictions if p.admissible]
-    if said.gradient:
-        often.append(said.full_every or said.every)
-    return replace(experiment, evaluation=replace(said, every=max(1, min(often)), full_every=0, gradient=True))
+    if asked.gradient:
+        often.append(asked.full_every or asked.every)
+    return replace(experiment, evaluation=replace(asked, every=max(1, min(often)), full_every=0, gradient=True))
 
 
 def measured(histories: Sequence[History], quantity: Quantity, L: float, K: int) -> Band:

@@ -62,12 +62,12 @@ def test_a_site_that_does_not_run_can_leave(tmp_path: Path, capfd: Any) -> None:
         sites.start()
         sites.reach(10, *sites.names)
         assert sites.stop("s2") == 0
-        (sites.folder / "s2" / "leave").touch()  # what `netfleet node leave` does first
+        (sites.folder / "s2" / "leave").touch()  # what `netfleet leave` does first
         sites.start("s2")
         assert set(sites.wait().values()) == {0}
         assert sites.round("s2") < 200
         assert gap(sites, ["s0", "s1"]) < 1e-12
-        assert main(["node", "leave", str(sites.folder / "s0")]) == 2
+        assert main(["leave", str(sites.folder / "s0")]) == 2
         assert "there is nothing to leave" in capfd.readouterr().err
 
 
@@ -127,7 +127,7 @@ def test_sites_end_where_the_simulator_does(tmp_path: Path, changes: dict[str, A
             assert (sites.state(name)["x"][0] - expected[i]).abs().max() <= 1e-10
 
 
-@pytest.mark.parametrize("words", ["node nowhere", "node a b c", "node leave nowhere", "status nowhere", "up nowhere"])
+@pytest.mark.parametrize("words", ["node nowhere", "leave nowhere", "status nowhere", "up nowhere"])
 def test_a_wrong_folder_is_a_clear_error(words: str, capsys: Any) -> None:
     assert main(words.split()) == 2
     error = capsys.readouterr().err

@@ -469,7 +469,7 @@ def test_without_the_packages_the_command_says_what_to_install(files: list[str])
     code = f"import sys; sys.modules['cryptography'] = None\nfrom netfleet.cli import main; sys.exit(main({files!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "pip install 'netfleet[p2p]'" in done.stderr
+    assert "pip install 'netfleet[sites]'" in done.stderr
 
 
 def test_the_files_of_an_authority_come_together(files: list[str], capsys: Any) -> None:

@@ -112,7 +112,7 @@ def test_a_site_leaves(tmp_path: Path, capsys: Any) -> None:
     with trial(tmp_path, QUADRATICS, M) as sites:
         sites.start()
         sites.reach(20, "s3")
-        assert main(["node", "leave", str(sites.folder / "s3")]) == 0
+        assert main(["leave", str(sites.folder / "s3")]) == 0
         assert set(sites.wait().values()) == {0}
         rest = [name for name in sites.names if name != "s3"]
         assert gap(sites, rest) < 1e-12
@@ -232,7 +232,7 @@ def test_who_hears_that_a_site_has_left_does_not_forget_it(tmp_path: Path) -> No
         sites.reach(10, *sites.names)
         assert sites.stop("s2") == 0
         sites.start("s2", before=die_when_someone_has_left)
-        assert main(["node", "leave", str(sites.folder / "s3")]) == 0
+        assert main(["leave", str(sites.folder / "s3")]) == 0
         sites.wait("s2")
         assert sites.running["s2"].exitcode == -9
         sites.start("s2")

@@ -1,0 +1,35 @@
+"""Let a new site join a running training."""
+
+import argparse
+from pathlib import Path
+
+from netfleet.cli.shared import add_authority, load_authority, need_packages
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that netfleet plan made")
+    parser.add_argument("name", metavar="NAME", help="name of the new site")
+    parser.add_argument("address", metavar="HOST:PORT", help="address at which its neighbours reach it")
+    parser.add_argument("--neighbours", required=True, metavar="A,B,…", help="the sites that it exchanges models with")
+    parser.add_argument("--listen", default="", metavar="HOST:PORT", help="where it listens (default: everywhere)")
+    parser.add_argument("--request", default="", metavar="FILE.csr", help="its own certificate request")
+    add_authority(parser, "DIR/ca")
+
+
+def run(options: argparse.Namespace) -> int:
+    need_packages("cryptography")
+    from rich.console import Console
+
+    from netfleet.sites.planning.admit import admit
+    from netfleet.sites.planning.nodes_file import Node
+    from netfleet.sites.planning.overview import print_admission
+
+    folder, own = options.folder, options.folder / "ca"
+    given = load_authority(options.ca_cert, options.ca_key)
+    authority = given if given is not None else load_authority(own / "ca.pem", own / "ca.key")
+    assert authority is not None
+    node = Node(options.name, options.address, options.listen, options.request)
+    names = [name.strip() for name in options.neighbours.split(",") if name.strip()]
+    site, weight = admit(folder, node, names, authority, options.days)
+    print_admission(site, weight, folder, Console())
+    return 0

@@ -1,0 +1,17 @@
+"""Take a site out of a running training for good."""
+
+import argparse
+from pathlib import Path
+
+from netfleet.cli.shared import need_packages
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder, made by netfleet plan")
+
+
+def run(options: argparse.Namespace) -> int:
+    need_packages("grpc", "cryptography")
+    from netfleet.sites.operations.process import leave
+
+    return leave(options.folder)

@@ -1,0 +1,42 @@
+"""Train at one site with its neighbours; after a stop or a crash, resume."""
+
+import argparse
+from pathlib import Path
+
+from netfleet.cli.shared import need_packages
+from netfleet.sites import LINGER
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder, made by netfleet plan")
+    parser.add_argument(
+        "--rejoin",
+        action="store_true",
+        help="start from the neighbours' current model, after they dropped this site or it lost its disk",
+    )
+    parser.add_argument("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus at this address")
+    parser.add_argument(
+        "--log", choices=["text", "json"], help="format of the log (default: text on a terminal, else json)"
+    )
+    parser.add_argument(
+        "--linger",
+        type=seconds,
+        default=LINGER,
+        metavar="S",
+        help="after its last round the site waits up to S seconds for unfinished neighbours out of reach (%(default)g)",
+    )
+
+
+def seconds(text: str) -> float:
+    """A duration on the command line."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    need_packages("grpc", "cryptography", *(["prometheus_client"] if options.metrics else []))
+    from netfleet.sites.operations.process import run_node
+
+    return run_node(options.folder, options.rejoin, options.metrics, options.log, options.linger)

@@ -1,0 +1,66 @@
+"""Run an experiment file and write a report; without a file, run the demo."""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from netfleet.cli.shared import add_device, add_experiment, interrupted, output_folder, say_wrote, speaks
+from netfleet.errors import ConfigError
+from netfleet.registry import make_importable
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    add_experiment(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results (default: runs/NAME-HASH)")
+    parser.add_argument("--resume", action="store_true", help="resume the unfinished runs in --out")
+    parser.add_argument("--overwrite", action="store_true", help="delete the runs in --out and start again")
+    parser.add_argument(
+        "--engine",
+        help='"simulator" (all workers in one process), "threads" (a thread per worker) or "distributed" (torchrun)',
+    )
+    add_device(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    make_importable(options.file)
+    from rich.console import Console
+
+    from netfleet.engines import processes
+    from netfleet.report import print_summary
+    from netfleet.runs.config import load_experiment
+    from netfleet.runs.progress import Live
+    from netfleet.runs.run import run_experiment, write_report_files
+
+    shortcuts = {"kind": options.engine, "device": options.device, "threads": options.threads}
+    overrides = options.set + [f"engine.{key}={value}" for key, value in shortcuts.items() if value is not None]
+    experiment = load_experiment(options.file, overrides)
+    engine, out = experiment.engine, output_folder(options.out, experiment)
+    if engine.kind != "distributed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"torchrun started {os.environ['WORLD_SIZE']} processes, but engine {engine.kind!r} is one; add "
+            f"--engine distributed, or start it without torchrun"
+        )
+    console = Console(quiet=not speaks())
+    try:
+        with (
+            processes(engine.kind, engine.device, engine.backend),
+            Live(console, len(experiment.runs())) as live,
+        ):
+            histories = run_experiment(
+                experiment, out, resume=options.resume, overwrite=options.overwrite, display=live
+            )
+    except KeyboardInterrupt:
+        again = ["netfleet", "run", *([options.file] if options.file else [])]
+        again += [word for override in overrides for word in ("--set", override)]
+        command = shlex.join([*again, "--out", str(out), "--resume"])
+        return interrupted(f"the results so far are in {out}. Resume with: {command}") if speaks() else 130
+    if speaks():
+        print_summary(histories, console)
+        for path in write_report_files(experiment, histories, out):
+            say_wrote(console, path)
+        for history in histories:
+            if history.diverged:
+                print(f"netfleet: {history.diverged}", file=sys.stderr)
+    return int(any(history.diverged for history in histories))

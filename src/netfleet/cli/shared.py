@@ -1,0 +1,130 @@
+"""What several commands share: options, output folders, messages, and checks before a command starts."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from netfleet.errors import ConfigError
+from netfleet.registry import make_importable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from netfleet.runs.config import Experiment
+    from netfleet.sites.planning.identity import Authority
+
+
+def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """FILE.toml, which may be left out, and --set."""
+    parser.add_argument("file", nargs="?", metavar="FILE.toml", help="the experiment (default: the embedded demo)")
+    add_set(
+        parser,
+        "change a value of the file, for example --set rounds=50 --set topology.workers=8; "
+        "--set algorithms.eta=0.1 changes all algorithms",
+    )
+
+
+def add_set(parser: argparse.ArgumentParser, words: str) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=words)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """--device and --threads."""
+    parser.add_argument("--device", help='"cpu", "cuda", "cuda:1", …')
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="number of cores (default: all; results do not depend on it)"
+    )
+
+
+def load_local(options: argparse.Namespace, command: str) -> Experiment:
+    """The experiment of a command that runs in one process."""
+    make_importable(options.file)
+    from netfleet.runs.config import load_experiment
+
+    experiment = load_experiment(options.file, options.set)
+    if experiment.engine.kind == "distributed":
+        raise ConfigError(
+            f'netfleet {command} runs in one process, but the file says engine.kind = "distributed"; add '
+            f"--set engine.kind=simulator"
+        )
+    return experiment
+
+
+def output_folder(out: Path | None, experiment: Experiment, prefix: str = "") -> Path:
+    """--out, or a folder below runs/ that is named after the experiment."""
+    if out is not None:
+        return out
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in experiment.name.lower()).strip("-.")
+    if not name:
+        raise ConfigError(f"name = {experiment.name!r} has no letter or digit to name a folder by; give --out")
+    return Path("runs") / f"{prefix}{name}-{experiment.hash[:8]}"
+
+
+def say_wrote(console: Console, path: Path) -> None:
+    console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def interrupted(next_step: str = "") -> int:
+    """Report an interruption and return its exit code."""
+    print("netfleet: interrupted" + (f"; {next_step}" if next_step else ""), file=sys.stderr)
+    return 130
+
+
+def speaks() -> bool:
+    """Whether this process prints: rank 0 does so for all ranks of a job."""
+    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
+def rank_prefix() -> str:
+    """The rank that prints, where there are several."""
+    return f"rank {os.environ.get('RANK', '?')}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+
+
+def use_checkout(folder: str) -> None:
+    """Make a folder of the repository's checkout importable: benchmarks and reproduction are not in the wheel."""
+    places = [Path.cwd(), Path(__file__).resolve().parents[3]]
+    root = next((place for place in places if (place / folder / "__init__.py").is_file()), None)
+    if root is None:
+        raise ConfigError(
+            f"this command needs a checkout of netfleet's repository, but there is no {folder}/ in {Path.cwd()} or "
+            f"beside the installed package; clone the repository and run the command in it"
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+
+
+def need_packages(*names: str) -> None:
+    """Raise unless these packages, which only sites need, are installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"sites need {', '.join(missing)}, not installed here; pip install 'netfleet[sites]'")
+
+
+def silence_grpc() -> None:
+    """Keep gRPC's own messages about failed handshakes off the terminal: the commands report the reasons."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
+    """--ca-cert, --ca-key and --days."""
+    parser.add_argument(
+        "--ca-cert", type=Path, metavar="FILE.pem", help=f"certificate of a root authority (default: {default})"
+    )
+    parser.add_argument("--ca-key", type=Path, metavar="FILE.key", help="the authority's private key; never copied")
+    parser.add_argument("--days", type=int, default=365, metavar="N", help="validity of certificates (%(default)s)")
+
+
+def load_authority(certificate: Path | None, key: Path | None) -> Authority | None:
+    """The authority of --ca-cert and --ca-key, if given."""
+    from netfleet.sites.planning import identity
+
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise ConfigError("an authority of your own is a certificate and its key; give both --ca-cert and --ca-key")
+    return identity.load_authority(certificate, key)

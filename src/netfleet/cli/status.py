@@ -1,0 +1,37 @@
+"""Show the round, lag, bytes, accuracy and Σ(y − g) of running sites."""
+
+import argparse
+import time
+from pathlib import Path
+
+from netfleet.cli.node import seconds
+from netfleet.cli.shared import need_packages, silence_grpc
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder", type=Path, metavar="DIR", help="the plan's or the operator's folder (all sites), or one site's own"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--watch", type=seconds, metavar="S", help="repeat every S seconds until interrupted")
+
+
+def run(options: argparse.Namespace) -> int:
+    need_packages("grpc", "cryptography")
+    silence_grpc()
+    from rich.console import Console
+
+    from netfleet.sites.operations.status import look, print_json, print_status
+
+    console = Console()
+    while True:
+        said = look(options.folder)
+        if options.watch is not None and console.is_terminal:
+            console.clear()
+        if options.json:
+            print_json(said)
+        else:
+            print_status(said, console)
+        if options.watch is None:
+            return int(any(each.table is None for each in said))
+        time.sleep(options.watch)

@@ -1,0 +1,39 @@
+"""Start all sites of a plan on this machine, for a trial."""
+
+import argparse
+from pathlib import Path
+
+from netfleet.cli.node import seconds
+from netfleet.cli.shared import need_packages, silence_grpc
+from netfleet.errors import ConfigError, TransportError
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that netfleet plan made")
+    parser.add_argument(
+        "--linger", type=seconds, default=10.0, metavar="S", help="as for netfleet node (default: %(default)g)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    need_packages("grpc", "cryptography")
+    silence_grpc()
+    from rich.console import Console
+
+    from netfleet.sites.operations.local_trial import up
+    from netfleet.sites.operations.status import print_results
+    from netfleet.sites.operations.status_client import ask_all, whom
+    from netfleet.sites.planning.folders import admitted, load_plan
+    from netfleet.sites.planning.identity import OPERATOR, load_identity
+
+    folder = options.folder
+    operator = load_identity(folder / OPERATOR, OPERATOR)
+    sites = [*load_plan(folder / OPERATOR).sites, *admitted(folder / OPERATOR)]
+    running = [said.whom.name for said in ask_all(whom(sites), operator, 1.0) if said.table is not None]
+    if running:
+        raise ConfigError(f"{', '.join(running)}: already running; stop them first, or see netfleet status {folder}")
+    failed = up(folder, sites, operator, ["--linger", f"{options.linger:g}"], Console(stderr=True))
+    print_results(folder, sites, Console())
+    if failed:
+        raise TransportError(f"{', '.join(failed)} failed; see {folder}/NAME/node.log")
+    return 0
