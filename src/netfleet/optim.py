@@ -24,7 +24,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import networkx as nx
@@ -34,7 +33,6 @@ from torch import Tensor
 
 from netfleet.algorithms import ALGORITHMS, Algorithm
 from netfleet.algorithms.build import make_algorithm
-from netfleet.algorithms.compression import Compressed
 from netfleet.engines.distributed import ProcessGroup, Wire
 from netfleet.engines.host import PartialHost
 from netfleet.engines.loop import Counted, advance, begin
@@ -101,27 +99,30 @@ class Decentralized(torch.optim.Optimizer):
             raise ConfigError(
                 f"{type(self).__name__} takes several gradients a step; give step a closure, as for LBFGS"
             )
-        method, local = self._current(), self._local
+        local, rate = self._local, self._rate()
         decays = {id(p): group["weight_decay"] for group in self.param_groups for p in group["params"]}
         local.begin(closure, [decays[id(p)] for p in local.parameters])
         f = Counted(local)
         kept = self.state.get(_STATE)  # type: ignore[call-overload]
         if kept is None:
             local.load(self._ranks.from_first(local.x))
-            state, t = begin(self._host, method, f, local.x[None]), 0
+            method, t = self._method_at(0, rate, rate), 0
+            state = begin(self._host, method, f, local.x[None])
         else:
-            t, state = kept["t"], self._restored(method, kept)
+            method, t = self._method_at(kept["t"], rate, kept.get("eta", rate)), kept["t"]
+            state = self._restored(method, kept)
         state = advance(self._host, method, f, t, state)
         local.load(state.x[0])
         local.write_buffers(local.buffers)
-        self.state[_STATE] = {"t": t + 1, **dict(zip(state._fields[1:], state[1:], strict=True))}  # type: ignore[index]
+        fields = dict(zip(state._fields[1:], state[1:], strict=True))
+        self.state[_STATE] = {"t": t + 1, "eta": rate, **fields}  # type: ignore[index]
         self._last_loss = self._last_loss if local.first_loss is None else local.first_loss
         return self._last_loss
 
     def _restored(self, method: Algorithm, kept: Mapping[str, Any]) -> Any:
         """The state with the parameters as they are now; a loaded one must be of this method and these parameters."""
         names, d = method.State._fields[1:], self._local.d  # type: ignore[attr-defined]
-        if set(kept) != {"t", *names} or any(kept[name].shape[-1] % d for name in names):
+        if kept.keys() - {"t", "eta"} != set(names) or any(kept[name].shape[-1] % d for name in names):
             found = {name: tuple(v.shape) for name, v in kept.items() if isinstance(v, Tensor)}
             raise ConfigError(
                 f"the loaded state has {found}, but {method.title} with {d} parameters keeps "
@@ -129,14 +130,26 @@ class Decentralized(torch.optim.Optimizer):
             )
         return method.State(self._local.x[None], *(kept[name] for name in names))
 
-    def _current(self) -> Algorithm:
-        """The method with the learning rate of now, which a scheduler may have changed."""
+    def _rate(self) -> float:
+        """The learning rate of now, which a scheduler may have changed."""
         rates = {float(group["lr"]) for group in self.param_groups}
         if len(rates) > 1:
             raise ConfigError(
                 f"all parameter groups need one learning rate, since neighbours average the result, got {sorted(rates)}"
             )
-        return _with_rate(self._method, rates.pop())
+        (rate,), divides = rates, self._method.divides_by_eta
+        if not rate >= 0 or (rate == 0 and divides):
+            raise ConfigError(
+                f"the learning rate must be {'above' if divides else 'at least'} 0 for {self._method.title}, got "
+                f"{rate:g}; let the scheduler end above it"
+            )
+        return rate
+
+    def _method_at(self, t: int, rate: float, before: float) -> Algorithm:
+        """The method for round t, with the learning rates of this round and of the one before."""
+        if rate == before == self._method.step_size(0):
+            return self._method
+        return self._method.with_eta(lambda s: before if s < t else rate)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -153,19 +166,8 @@ class Decentralized(torch.optim.Optimizer):
             local.write_buffers(statistics)
 
 
-def _with_rate(method: Algorithm, rate: float) -> Algorithm:
-    if isinstance(method, Compressed):
-        return replace(method, method=_with_rate(method.method, rate))
-    if not rate >= 0 or (rate == 0 and method.divides_by_eta):
-        raise ConfigError(
-            f"the learning rate must be {'above' if method.divides_by_eta else 'at least'} 0 for {method.title}, got "
-            f"{rate:g}; let the scheduler end above it"
-        )
-    return method if method.step_size(0) == rate else replace(method, eta=lambda t: rate)
-
-
 def _check_agreement(ranks: ProcessGroup, local: _Local, method: Algorithm, graph: Topology) -> None:
-    """ProcessGroup that average different things would hang or fail far from the cause."""
+    """Ranks that average different things would hang, or fail far from the cause."""
     parts = {
         "number of parameters": str((local.d, local.dtype)),
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),
@@ -178,12 +180,6 @@ def _check_agreement(ranks: ProcessGroup, local: _Local, method: Algorithm, grap
                 f"the ranks do not have the same {what} (rank {ranks.rank}: {text[:200]}); build the same model, "
                 f"method and graph on all of them, a random graph with one seed"
             )
-
-
-def _takes_a_name(closure: Callable[..., Any]) -> bool:
-    """Whether a closure must be given an argument; one with a default is its own business."""
-    given = inspect.signature(closure).parameters.values()
-    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in given)
 
 
 class _Local(Problem):

@@ -23,7 +23,6 @@ from netfleet.errors import ConfigError
 
 T = TypeVar("T")
 Spec = str | Mapping[str, Any]
-_PLAIN = (bool, int, float, str)
 
 
 class Registry(Generic[T]):
@@ -84,7 +83,8 @@ class Registry(Generic[T]):
         made = factory(**accepted, **params)
         if self.returns is not None and not isinstance(made, self.returns):
             raise ConfigError(
-                f"{self.what} {kind!r} made a {type(made).__name__}, expected {self.returns.__name__}; mend the factory"
+                f"{self.what} {kind!r} made a {type(made).__name__}, expected {self.returns.__name__}; fix the "
+                f"factory's return value"
             )
         return made
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from netfleet import Algorithm, ConfigError, Topology, make_topology
-from netfleet.algorithms import ALGORITHMS
+from netfleet import Algorithm, ConfigError, Mix, Topology, algorithms, make_topology
+from netfleet.algorithms import ALGORITHMS, State
 from netfleet.engines.loop import Counted
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.metrics import tracking_error
@@ -116,6 +116,11 @@ def test_hyper_parameters_are_frozen_and_cited(method: Algorithm) -> None:
     assert not re.search(r"\{['\"]\w\}", method.citation), "an accent lost its backslash"
     assert method.assumes in ("none", "bounded dissimilarity", "bounded gradients", "none stated")
     assert method.State._fields[0] == "x"  # type: ignore[attr-defined]
+
+
+def test_every_registered_method_can_be_imported_from_one_place() -> None:
+    exported = {getattr(algorithms, name) for name in algorithms.__all__} - {ALGORITHMS, Algorithm, Mix, State}
+    assert exported == {ALGORITHMS[kind] for kind in ALGORITHMS}
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -28,8 +28,8 @@ TRACKING = ["net-fleet", "gt-sgd", "k-gt", "lu-gt", "periodical-gt", "momentum-t
 ONE_VECTOR = ["led", "d2", "proxskip"]
 
 
-def ring(m: int = 8) -> Any:
-    return make_topology("ring", workers=m, weights="metropolis")
+def ring(weights: str = "metropolis") -> Any:
+    return make_topology("ring", workers=8, weights=weights)
 
 
 def run(kind: str, faults: Faults, rounds: int, engine: str = "simulator", problem: Any = None, **params: Any) -> Any:
@@ -37,7 +37,8 @@ def run(kind: str, faults: Faults, rounds: int, engine: str = "simulator", probl
     few = {"momentum-tracking": {"beta": 0.5}, "gt-sgd": {}, "d2": {}}.get(kind, {"K": 2})
     method = make_algorithm({"kind": kind, "eta": 0.05, **few, **params})
     memory = Memory()
-    ENGINES[engine](problem, network_for(method, ring(), 3, faults), method, rounds, memory, None, 1)
+    topology = ring("laplacian" if kind == "proxskip" else "metropolis")
+    ENGINES[engine](problem, network_for(method, topology, 3, faults), method, rounds, memory, None, 1)
     return problem, memory.snapshots
 
 

@@ -15,9 +15,15 @@ from netfleet.errors import ConfigError, TopologyError
 from netfleet.registry import Spec
 from netfleet.topology import time_varying as varying
 from netfleet.topology import weights as mixing
-from netfleet.topology.weights import WEIGHTS, check, contraction, second_eigenvalue
+from netfleet.topology.topology import Topology
+from netfleet.topology.weights import WEIGHTS, contraction, second_eigenvalue
 
 BEYOND_DENSE = mixing.DENSE + 100
+
+
+def check(W: csr_array, graph: nx.Graph) -> None:
+    """A topology checks its W against Section 3.2."""
+    Topology.from_graph(graph, W)
 
 
 @st.composite

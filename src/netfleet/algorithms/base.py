@@ -11,8 +11,8 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, overload
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, overload
 
 from torch import Tensor
 
@@ -98,6 +98,10 @@ class Algorithm(ABC):
         """η of round t."""
         return self.eta(t)  # type: ignore[operator]
 
+    def with_eta(self, eta: float | Schedule) -> Self:
+        """The same method with another step size."""
+        return replace(self, eta=eta)
+
     def flow(self, t: int) -> float:
         """The factor with which round t's differences enter what it conserves."""
         return 1.0
@@ -105,6 +109,16 @@ class Algorithm(ABC):
     def remedy(self, least: float) -> str:
         """What to do about weights whose least eigenvalue is too low."""
         return 'use weights = "laplacian", whose least is 1/3'
+
+    @property
+    def remedy_if_diverged(self) -> str:
+        """What to do about a run that diverged."""
+        if not self.sums_differences:
+            return "Use a smaller step size (eta)"
+        return (
+            "Use a smaller step size (eta) only on a fixed graph without failures; where links fail or change, use a "
+            "method that tracks gradients (net-fleet, k-gt, …), since smaller steps make it worse there"
+        )
 
     @abstractmethod
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:

@@ -273,7 +273,7 @@ def diverged(algorithm: Algorithm, what: str, t: int) -> DivergedError:
     """The error for a non-finite value: which algorithm, round and step size."""
     return DivergedError(
         f"{algorithm.title} diverged: {what} is not finite in round {t} with step size {algorithm.step_size(t):g}; "
-        f"the last good state is kept. Use a smaller step size (eta)"
+        f"the last good state is kept. {algorithm.remedy_if_diverged}"
     )
 
 

@@ -155,19 +155,31 @@ class Topology:
 
 
 def make_topology(
-    spec: Spec | nx.Graph, *, workers: int | None = None, weights: Spec | npt.ArrayLike | None = None, seed: int = 0
+    spec: Spec | nx.Graph,
+    *,
+    workers: int | None = None,
+    weights: Spec | npt.ArrayLike | None = None,
+    seed: int = 0,
+    **parameters: object,
 ) -> Topology:
-    """The topology of a specification: a kind ("ring"), a table `{kind = "erdos-renyi", p = 0.3}`, or a graph.
+    """The topology of a kind ("ring") and its parameters (p = 0.3), of a table with both, or of a networkx graph.
+
+        >>> make_topology("erdos-renyi", workers=20, p=0.3).m
+        20
 
     Weights are the paper's ("laplacian") unless given; a graph that varies in time brings its own.
     """
     if isinstance(spec, nx.Graph):
+        if parameters:
+            raise ConfigError(f"a networkx graph takes no parameters, got {', '.join(parameters)}; leave them out")
         return Topology.from_graph(spec, "laplacian" if weights is None else weights)
-    kind, params = split(spec, "graph")
-    if workers is not None and params.get("workers", workers) != workers:
-        raise ConfigError(f"graph {kind!r} says {params['workers']} workers but {workers} were asked for; say it once")
-    given = {"seed": seed} | ({} if workers is None or "workers" in params else {"workers": workers})
-    network = GRAPHS.build(spec, **given)
+    kind, table = split(spec, "graph")
+    given = parameters | ({} if workers is None else {"workers": workers})
+    for name in table.keys() & given.keys():
+        if table[name] != given[name]:
+            raise ConfigError(f"graph {kind!r} has {name} = {table[name]!r} and {given[name]!r}; give it once")
+    table = {"kind": kind, **parameters, **table}
+    network = GRAPHS.build(table, seed=seed, **({} if workers is None or "workers" in table else {"workers": workers}))
     if not isinstance(network, WeightSequence):
         expect_workers(network, workers, kind)
         return Topology.from_graph(network, "laplacian" if weights is None else weights, name=kind)

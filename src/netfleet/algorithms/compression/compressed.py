@@ -23,8 +23,8 @@ feeds back. Where steep objectives do not damp that, it grows; smaller steps mak
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -33,8 +33,11 @@ from torch import Tensor
 from netfleet import randomness
 from netfleet.algorithms.base import Algorithm, Mix
 from netfleet.algorithms.compression.codecs import Codec, Packed
+from netfleet.algorithms.schedules import Schedule
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
+
+_TAKEN_OVER = ("title", "divides_by_eta", "sums_differences", "least_eigenvalue")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,7 @@ class Compressed(Algorithm):
         inner = self.method.State.__annotations__
         memory = {"known": Tensor, "heard": Tensor} if self.memory else {}
         own = {"eta": self.method.eta, "State": NamedTuple("State", [*inner.items(), *memory.items()])}
-        own |= {name: getattr(self.method, name) for name in ("title", "divides_by_eta", "least_eigenvalue")}
+        own |= {name: getattr(self.method, name) for name in _TAKEN_OVER}
         for name, value in own.items():
             object.__setattr__(self, name, value)
 
@@ -85,6 +88,9 @@ class Compressed(Algorithm):
 
     def remedy(self, least: float) -> str:
         return self.method.remedy(least)
+
+    def with_eta(self, eta: float | Schedule) -> Self:
+        return replace(self, method=self.method.with_eta(eta))
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
         nothing = x[:, :0].double()
