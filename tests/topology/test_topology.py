@@ -297,8 +297,8 @@ def own_pair() -> nx.Graph:
     return nx.path_graph(["left", "right"])
 
 
-def own_schedule(workers: int) -> varying.Schedule:
-    return varying.Schedule(nx.path_graph(workers), lambda t: varying.flip_round(workers, t), period=2)
+def own_schedule(workers: int) -> varying.WeightSequence:
+    return varying.WeightSequence(nx.path_graph(workers), lambda t: varying.flip_round(workers, t), period=2)
 
 
 def test_factories_of_the_users_own() -> None:

@@ -41,9 +41,9 @@ def check(sequence: WeightSequence) -> None:
     for t in range(sequence.period or 1):
         W = sequence.W(t)
         mixing.check_stochastic(W, len(sequence.graph))
+        mixing.check_sparsity(W, sequence.graph)
         if sequence.symmetric:
             mixing.check_symmetric(W)
-        mixing.check_sparsity(W, sequence.graph)
 
 
 def rate(sequence: WeightSequence) -> float:
