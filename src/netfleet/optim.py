@@ -121,14 +121,14 @@ class Decentralized(torch.optim.Optimizer):
 
     def _restored(self, method: Algorithm, kept: Mapping[str, Any]) -> Any:
         """The state with the parameters as they are now; a loaded one must be of this method and these parameters."""
-        names, d = method.State._fields[1:], self._local.d  # type: ignore[attr-defined]
+        names, d = method.State._fields[1:], self._local.d
         if kept.keys() - {"t", "eta"} != set(names) or any(kept[name].shape[-1] % d for name in names):
             found = {name: tuple(v.shape) for name, v in kept.items() if isinstance(v, Tensor)}
             raise ConfigError(
                 f"the loaded state has {found}, but {method.title} with {d} parameters keeps "
                 f"{', '.join(names) or 'nothing'}; load the state of the same method and model"
             )
-        return method.State(self._local.x[None], *(kept[name] for name in names))
+        return method.State._make([self._local.x[None], *(kept[name] for name in names)])
 
     def _rate(self) -> float:
         """The learning rate of now, which a scheduler may have changed."""

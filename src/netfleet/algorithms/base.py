@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, overload
 
 from torch import Tensor
 
-from netfleet.algorithms.schedules import Schedule, as_schedule
+from netfleet.algorithms.schedules import Schedule, StepSize, as_schedule
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.registry import Registry
@@ -50,6 +50,9 @@ class State(Protocol):
     def __iter__(self) -> Iterator[Tensor]: ...
 
 
+AnyState = State  # within an Algorithm, `State` is its own
+
+
 class Conserved(NamedTuple):
     """A field of the State whose sum over the workers exchanges do not change, and which argument of `mix` feeds it.
 
@@ -64,9 +67,9 @@ class Conserved(NamedTuple):
 class Algorithm(ABC):
     """Base of the hyper-parameter dataclasses: holds and checks the step size η, and K where there is one."""
 
-    eta: float | Mapping[str, Any] | Schedule = 0.01
+    eta: StepSize = 0.01
 
-    State: ClassVar[type]
+    State: ClassVar[type[NamedTuple]]
     #: Written for a server: `mix` is then the exact average over those who take part, whatever the topology.
     server: ClassVar[bool] = False
     #: Whether it divides by the step size, which must then never be 0.
@@ -82,8 +85,8 @@ class Algorithm(ABC):
     assumes: ClassVar[str] = "none stated"
     citation: ClassVar[str] = ""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.title = cls.__dict__.get("title", cls.__name__)
 
     def __post_init__(self) -> None:
@@ -121,11 +124,11 @@ class Algorithm(ABC):
         )
 
     @abstractmethod
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
+    def init(self, f: Problem, mix: Mix, x: Tensor) -> AnyState:
         """The state before round 0, from the common initial model in every row of x."""
 
     @abstractmethod
-    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
+    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> AnyState:
         """The state after round t."""
 
 

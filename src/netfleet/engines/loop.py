@@ -196,7 +196,7 @@ def _agree(host: Host, algorithm: Algorithm, bad: _Bad | None) -> None:
     seen = host.collective.gather(torch.tensor([bad or _FINE] * len(workers)), workers)
     first = _Bad(*min(seen.tolist()))
     if first != _FINE:
-        raise diverged(algorithm, algorithm.State._fields[first.place], first.t)  # type: ignore[attr-defined]
+        raise diverged(algorithm, algorithm.State._fields[first.place], first.t)
 
 
 class Counted:

@@ -98,7 +98,7 @@ class Compressed(Algorithm):
         return self._outer(self.method.init(f, channel, x), channel)
 
     def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
-        fields = len(self.method.State._fields)  # type: ignore[attr-defined]
+        fields = len(self.method.State._fields)
         nothing = s.x[:, :0].double()
         channel = _Channel(self, f, mix, t, *(s[fields:] if self.memory and t > 0 else (nothing, nothing)))
         return self._outer(self.method.round(f, channel, t, self.method.State(*s[:fields])), channel)
