@@ -1,4 +1,4 @@
-"""The paths of problems/path.py against each other: where the written rule draws its lines."""
+"""The paths of gradients/choice.py against each other: where the written rule draws its lines."""
 
 from __future__ import annotations
 

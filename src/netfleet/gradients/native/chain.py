@@ -12,7 +12,7 @@ from torch import Tensor
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool
 from netfleet.gradients.native.layers import Layer, as_array
-from netfleet.gradients.paths import Chunk, Sample
+from netfleet.gradients.paths import Sample, WeightedRows
 from netfleet.gradients.samples import DeviceSamples
 
 _ALIGNMENT = 64
@@ -42,7 +42,7 @@ class _Job(ctypes.Structure):
 
 
 class Chain:
-    """The `Path` of a model that is a chain of layers."""
+    """The path of a model that is a chain of layers."""
 
     name = "native"
 
@@ -63,11 +63,13 @@ class Chain:
         self._run(self._train, x, models, offsets, sample.rows, gradient=out)
         return out
 
-    def sums(self, x: Tensor, lanes: Sequence[Sequence[Chunk]]) -> tuple[Tensor, Tensor]:
-        rows, weights = (torch.cat(parts) for parts in zip(*(chunk for lane in lanes for chunk in lane), strict=True))
-        offsets = torch.tensor([0, *(sum(len(rows) for rows, _ in lane) for lane in lanes)]).cumsum(0)
-        gradient = torch.empty(len(lanes), len(x), dtype=x.dtype)
-        model = torch.zeros(len(lanes), dtype=torch.int64)
+    def sums(self, x: Tensor, groups: Sequence[Sequence[WeightedRows]]) -> tuple[Tensor, Tensor]:
+        rows, weights = (
+            torch.cat(parts) for parts in zip(*(chunk for group in groups for chunk in group), strict=True)
+        )
+        offsets = torch.tensor([0, *(sum(len(rows) for rows, _ in group) for group in groups)]).cumsum(0)
+        gradient = torch.empty(len(groups), len(x), dtype=x.dtype)
+        model = torch.zeros(len(groups), dtype=torch.int64)
         value, _ = self._run(self._train, x, model, offsets, rows, weights=weights, gradient=gradient)
         return value, gradient
 
