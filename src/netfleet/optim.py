@@ -22,16 +22,18 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import networkx as nx
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from netfleet.algorithms import ALGORITHMS, Algorithm
+from netfleet.algorithms.base import AnyState
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.distributed import ProcessGroup, Wire
 from netfleet.engines.host import PartialHost
@@ -40,9 +42,11 @@ from netfleet.engines.placement import Placement
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem, Scores
+from netfleet.registry import Spec
 from netfleet.runs.build import network_for
 from netfleet.topology.topology import Topology, make_topology
 
+Closure = Callable[..., Any]
 _STATE = "netfleet"  # the key of all that is not a parameter's own
 
 
@@ -51,10 +55,10 @@ class Decentralized(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        method: Algorithm | str | Mapping[str, Any] = "net-fleet",
+        params: ParamsT,
+        method: Algorithm | Spec = "net-fleet",
         *,
-        topology: Topology | nx.Graph | str | Mapping[str, Any] = "ring",
+        topology: Topology | nx.Graph | Spec = "ring",
         weight_decay: float = 0.0,
         buffers: Iterable[Tensor] = (),
         group: dist.ProcessGroup | None = None,
@@ -74,7 +78,8 @@ class Decentralized(torch.optim.Optimizer):
         network = network_for(self._method, graph, seed)
         wire = Wire(ranks, network, Placement(tuple((rank,) for rank in range(ranks.size))))
         self._host = PartialHost(self._local, network, wire, ranks)
-        self._ranks, self._last_loss = ranks, None
+        self._ranks = ranks
+        self._last_loss: object = None
         _check_agreement(ranks, self._local, self._method, graph)
 
     def _parameters(self) -> list[Tensor]:
@@ -93,7 +98,7 @@ class Decentralized(torch.optim.Optimizer):
                 raise ConfigError(f"weight_decay must be 0 or more, got {group['weight_decay']!r}")
 
     @torch.no_grad()
-    def step(self, closure: Callable[..., Any] | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
         """One round: K mini-batches and one exchange (and before the first round the gradient that it starts from)."""
         if closure is None:
             raise ConfigError(
@@ -119,7 +124,7 @@ class Decentralized(torch.optim.Optimizer):
         self._last_loss = self._last_loss if local.first_loss is None else local.first_loss
         return self._last_loss
 
-    def _restored(self, method: Algorithm, kept: Mapping[str, Any]) -> Any:
+    def _restored(self, method: Algorithm, kept: Mapping[str, Any]) -> AnyState:
         """The state with the parameters as they are now; a loaded one must be of this method and these parameters."""
         names, d = method.State._fields[1:], self._local.d
         if kept.keys() - {"t", "eta"} != set(names) or any(kept[name].shape[-1] % d for name in names):
@@ -128,7 +133,7 @@ class Decentralized(torch.optim.Optimizer):
                 f"the loaded state has {found}, but {method.title} with {d} parameters keeps "
                 f"{', '.join(names) or 'nothing'}; load the state of the same method and model"
             )
-        return method.State._make([self._local.x[None], *(kept[name] for name in names)])
+        return cast(AnyState, method.State._make([self._local.x[None], *(kept[name] for name in names)]))
 
     def _rate(self) -> float:
         """The learning rate of now, which a scheduler may have changed."""
@@ -211,7 +216,7 @@ class _Local(Problem):
         for p, part in zip(self.parameters, torch.split(x, [p.numel() for p in self.parameters]), strict=True):
             p.detach().copy_(part.view_as(p))
 
-    def begin(self, closure: Callable[..., Any], decay: list[float]) -> None:
+    def begin(self, closure: Closure, decay: list[float]) -> None:
         """A round begins."""
         self._closure, self._decay = closure, decay
         wanted = inspect.signature(closure).parameters.values()
@@ -219,7 +224,7 @@ class _Local(Problem):
             p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in wanted
         )
         self._used: set[tuple[int, int]] = set()
-        self.first_loss: Any = None
+        self.first_loss: object = None
         self.buffers = self.read_buffers()
 
     def read_buffers(self) -> Tensor | None:
@@ -269,34 +274,37 @@ class _Local(Problem):
     def start(self) -> Tensor:
         return self.x
 
-    def at(self, workers: Any) -> Problem:
+    def at(self, workers: Sequence[int]) -> Problem:
         return self
 
     def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
         raise ConfigError("a closure has no exact objective")
 
-    def evaluate(self, x: Tensor, **options: Any) -> Scores:
+    def evaluate(self, x: Tensor, **options: object) -> Scores:
         raise ConfigError("a closure has no held-out data")
 
 
 def __getattr__(name: str) -> type[Decentralized]:
     """`netfleet.optim.NetFleet`, `.KGT`, …: a class for each registered method, by its own class's name."""
     for kind in ALGORITHMS:
-        known: Any = ALGORITHMS[kind]
-        if known.__name__ == name:
-            return _front(known)
+        if _class(kind).__name__ == name:
+            return _front(_class(kind))
     raise AttributeError(f"netfleet.optim has no {name!r}; there are Decentralized and {', '.join(__dir__())}")
 
 
 def __dir__() -> list[str]:
-    return sorted(getattr(ALGORITHMS[kind], "__name__", kind) for kind in ALGORITHMS)
+    return sorted(_class(kind).__name__ for kind in ALGORITHMS)
+
+
+def _class(kind: str) -> type[Algorithm]:
+    return cast(type[Algorithm], ALGORITHMS[kind])
 
 
 def _front(known: type[Algorithm]) -> type[Decentralized]:
-    def init(self: Decentralized, params: Iterable[Any], lr: float = 0.01, **options: Any) -> None:
-        given = inspect.signature(Decentralized.__init__).parameters
-        own = {name: value for name, value in options.items() if name not in given}
-        outer = {name: value for name, value in options.items() if name in given}
-        Decentralized.__init__(self, params, known(eta=float(lr), **own), **outer)
+    outer = inspect.signature(Decentralized.__init__).parameters
+
+    def init(self: Decentralized, params: ParamsT, lr: float = 0.01, **options: Any) -> None:
+        own = {name: options.pop(name) for name in list(options) if name not in outer}
+        Decentralized.__init__(self, params, known(eta=float(lr), **own), **options)
 
     return type(known.__name__, (Decentralized,), {"__init__": init, "__doc__": known.__doc__})

@@ -90,7 +90,7 @@ class Registry(Generic[T]):
         return made
 
 
-def split(spec: Spec, what: str) -> tuple[str, dict[str, object]]:
+def split(spec: object, what: str) -> tuple[str, dict[str, object]]:
     """Separate a specification into its kind and its parameters."""
     if isinstance(spec, str):
         return spec, {}

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -93,7 +95,7 @@ class Problem(ABC):
         `workers` says whose models the rows are, `buffers` their module buffers; without them a row is an average.
         """
 
-    def label_counts(self) -> Any:
+    def label_counts(self) -> npt.NDArray[np.int64] | None:
         """How many samples of each label each worker holds, `[m, classes]`, or None without labels."""
         return None
 

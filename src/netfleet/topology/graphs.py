@@ -13,7 +13,6 @@ import typing
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import ParseError
 
 import networkx as nx
@@ -28,16 +27,17 @@ from netfleet.topology import time_varying as varying
 from netfleet.topology.time_varying import WeightSequence
 
 Pairs = npt.NDArray[np.int64]
+Factory = Callable[..., nx.Graph | WeightSequence]
 GRAPHS: Registry[nx.Graph | WeightSequence] = Registry("graph")
 TRIES = 200  # drawings of a random graph before giving up on a connected one
 
 
-def _kind(name: str) -> Callable[[Callable[..., nx.Graph | WeightSequence]], Any]:
+def _kind(name: str) -> Callable[[Factory], Factory]:
     """Register a factory that may count on two workers or more: a single one is the same in every kind."""
 
-    def add(factory: Callable[..., nx.Graph | WeightSequence]) -> Callable[..., nx.Graph | WeightSequence]:
+    def add(factory: Factory) -> Factory:
         @functools.wraps(factory)
-        def checked(workers: int, **params: Any) -> nx.Graph | WeightSequence:
+        def checked(workers: int, **params: object) -> nx.Graph | WeightSequence:
             _require(
                 isinstance(workers, int) and workers >= 1,
                 name,

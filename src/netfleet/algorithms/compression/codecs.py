@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -249,5 +249,4 @@ class RandomK(_Sparse):
 
 
 def _scattered(places: Tensor, values: Tensor, d: int) -> Tensor:
-    out: Any = torch.zeros(len(values), d, dtype=values.dtype, device=values.device)
-    return out.scatter_(1, places, values)  # type: ignore[no-any-return]
+    return torch.zeros(len(values), d, dtype=values.dtype, device=values.device).scatter_(1, places, values)

@@ -23,17 +23,18 @@ feeds back. Where steep objectives do not damp that, it grows; smaller steps mak
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from netfleet import randomness
-from netfleet.algorithms.base import Algorithm, Mix
+from netfleet.algorithms.base import Algorithm, AnyState, Mix
 from netfleet.algorithms.compression.codecs import Codec, Packed
-from netfleet.algorithms.schedules import Schedule
+from netfleet.algorithms.schedules import Schedule, StepSize
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 
@@ -48,8 +49,8 @@ class Compressed(Algorithm):
     codec: Codec
     gamma: float | None = None
     memory: bool = True
-    eta: Any = field(init=False, repr=False)  # the method's
-    State: type = field(init=False, repr=False, compare=False)  # type: ignore[misc]
+    eta: StepSize = field(init=False, repr=False)  # the method's
+    State: type[NamedTuple] = field(init=False, repr=False, compare=False)  # type: ignore[misc]
     citation = """@inproceedings{koloskova2019decentralized,
   title     = {Decentralized Stochastic Optimization and Gossip Algorithms with Compressed Communication},
   author    = {Koloskova, Anastasia and Stich, Sebastian U. and Jaggi, Martin},
@@ -81,7 +82,7 @@ class Compressed(Algorithm):
         for name, value in own.items():
             object.__setattr__(self, name, value)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[], Compressed], tuple[()]]:
         """Pickled as what it is made of: its State is a class of its own, which no module has."""
         given = {name: getattr(self, name) for name in ("method", "codec", "gamma", "memory")}
         return functools.partial(Compressed, **given), ()
@@ -92,19 +93,19 @@ class Compressed(Algorithm):
     def with_eta(self, eta: float | Schedule) -> Self:
         return replace(self, method=self.method.with_eta(eta))
 
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
+    def init(self, f: Problem, mix: Mix, x: Tensor) -> AnyState:
         nothing = x[:, :0].double()
         channel = _Channel(self, f, mix, -1, nothing, nothing)
         return self._outer(self.method.init(f, channel, x), channel)
 
-    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
+    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> AnyState:
         fields = len(self.method.State._fields)
         nothing = s.x[:, :0].double()
         channel = _Channel(self, f, mix, t, *(s[fields:] if self.memory and t > 0 else (nothing, nothing)))
-        return self._outer(self.method.round(f, channel, t, self.method.State(*s[:fields])), channel)
+        return self._outer(self.method.round(f, channel, t, self.method.State._make(s[:fields])), channel)
 
-    def _outer(self, inner: Any, channel: _Channel) -> Any:
-        return self.State(*inner, *(channel.memory() if self.memory else ()))
+    def _outer(self, inner: AnyState, channel: _Channel) -> AnyState:
+        return cast(AnyState, self.State._make([*inner, *(channel.memory() if self.memory else ())]))
 
 
 class _Channel:
