@@ -26,34 +26,7 @@ from netfleet.algorithms.spider import SPIDER
 from netfleet.algorithms.svrg import SVRG
 from netfleet.algorithms.vrl_sgd import VRLSGD
 
-__all__ = [
-    "ALGORITHMS",
-    "D2",
-    "DMSGD",
-    "DSGD",
-    "DSGT",
-    "GTSGD",
-    "KGT",
-    "LDSGD",
-    "LED",
-    "LUGT",
-    "PDSGDM",
-    "SCAFFOLD",
-    "SPIDER",
-    "SVRG",
-    "VRLSGD",
-    "Algorithm",
-    "DFedAvgM",
-    "DFedSAM",
-    "FedAvg",
-    "GeneralizedFedAvg",
-    "Mix",
-    "MomentumTracking",
-    "NetFleet",
-    "ParallelSGD",
-    "PeriodicalGT",
-    "ProxSkip",
-    "QGDSGDm",
-    "Scaffnew",
-    "State",
-]
+__all__ = ["ALGORITHMS", "Algorithm", "Mix", "State"]
+__all__ += ["D2", "DMSGD", "DSGD", "DSGT", "GTSGD", "KGT", "DFedAvgM", "DFedSAM", "FedAvg", "GeneralizedFedAvg"]
+__all__ += ["LDSGD", "LED", "LUGT", "PDSGDM", "MomentumTracking", "NetFleet", "ParallelSGD", "PeriodicalGT"]
+__all__ += ["SCAFFOLD", "SPIDER", "SVRG", "VRLSGD", "ProxSkip", "QGDSGDm", "Scaffnew"]

@@ -111,7 +111,7 @@ def by_groups(labels: Rows, workers: int, seed: int, groups: Rows | None, per_wo
             "partition 'groups': the data has no groups; use a source that has them "
             '(data = {kind = "mnist", writers = true}), or partition = "shards" or "dirichlet"'
         )
-    sizes, group_of_row = _group_sizes(groups)
+    _, group_of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     needed = workers * _positive(1 if per_worker is None else per_worker, "per_worker")
     if needed > len(sizes):
         raise DataError(
@@ -184,12 +184,6 @@ def _spread(labels: Rows, cuts: Rows, random: np.random.Generator) -> list[Rows]
     by_label = np.split(shuffled[np.argsort(labels[shuffled], kind="stable")], np.cumsum(cuts[:, -1])[:-1])
     pieces = [np.split(rows, cut[1:-1]) for rows, cut in zip(by_label, cuts, strict=True)]
     return [np.concatenate(part) for part in zip(*pieces, strict=True)]
-
-
-def _group_sizes(groups: Rows) -> tuple[Rows, Rows]:
-    """The size of every group, and for every row the number of its group among them."""
-    _, group_of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    return sizes, group_of_row
 
 
 def _deal(order: Rows, workers: int, per_worker: int) -> Rows:

@@ -27,9 +27,10 @@ from netfleet.data.formats import Bytes, Sparse, dense, parse_cifar, parse_idx, 
 from netfleet.errors import DataError
 from netfleet.registry import Registry
 
-SOURCES: Registry[Dataset] = Registry("data source")
+SOURCES: Registry[Dataset] = Registry("data source", returns=Dataset)
 Scale = Literal["unit", "standard"]
 Rows = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 TEST_EVERY = 5  # where a source has no test set of its own, every fifth row is kept for testing
 LABEL_COLUMN, WRITER_COLUMN = 0, 2  # of QMNIST's extended labels
 
@@ -126,7 +127,7 @@ def split_rows(labels: npt.ArrayLike) -> tuple[Rows, Rows]:
     return np.setdiff1d(order, test, assume_unique=True).astype(np.int64), test.astype(np.int64)
 
 
-def moments(pixels: Bytes) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def moments(pixels: Bytes) -> tuple[Floats, Floats]:
     """Mean and standard deviation of each channel of [N, C, H, W] bytes; sums of integers, so exact and lean."""
     count = pixels.size // pixels.shape[1]
     mean = pixels.sum((0, 2, 3), dtype=np.int64) / count
@@ -149,9 +150,7 @@ def _images(
     return Dataset(name, x, _long(train_y), test_x, _long(test_y), classes=10, groups=groups)
 
 
-def _scaled(
-    pixels: Bytes, shift: npt.NDArray[np.float64], scale: npt.NDArray[np.float64]
-) -> torch.Tensor:  # [N, C, H, W]
+def _scaled(pixels: Bytes, shift: Floats, scale: Floats) -> torch.Tensor:  # [N, C, H, W]
     x = pixels.astype(np.float32)
     x -= shift.astype(np.float32)[:, None, None]
     x /= scale.astype(np.float32)[:, None, None]

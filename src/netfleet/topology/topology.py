@@ -95,8 +95,8 @@ class Topology:
     @cached_property
     def least_eigenvalue(self) -> float:
         """The least eigenvalue of a symmetric W, over all rounds of its period (or the first, where there is none)."""
-        rounds = range(self.weight_sequence.period or 1)
-        return min(1 - mixing.spectral_radius(partial(_less_itself, self.W(t)), self.m) for t in rounds)
+        rounds = map(self.W, range(self.weight_sequence.period or 1))
+        return min(1 - mixing.spectral_radius(lambda v, W=W: v - W @ v, self.m) for W in rounds)  # type: ignore[misc]
 
     @property
     def gap(self) -> float:
@@ -210,11 +210,6 @@ def _read_matrix(file: Path) -> npt.NDArray[np.float64]:
 
 def _always(W: csr_array, t: int) -> csr_array:
     return W
-
-
-def _less_itself(W: csr_array, v: mixing.Vector) -> mixing.Vector:
-    """(I − W) v."""
-    return np.asarray(v - W @ v)
 
 
 def _others(W: csr_array, i: int) -> list[int]:

@@ -44,7 +44,7 @@ def laplacian(graph: nx.Graph, factor: float = 2 / 3) -> csr_array:
     A = adjacency(graph)
     if A.nnz == 0:
         return _with_self_weights(A)
-    return _with_self_weights(A * (factor / largest_eigenvalue(_with_degrees(A))))
+    return _with_self_weights(A * (factor / largest_eigenvalue(csr_array(diags_array(A.sum(axis=1)) - A))))
 
 
 @WEIGHTS.register("metropolis")
@@ -95,10 +95,6 @@ def _with_self_weights(off: csr_array) -> csr_array:
     W = csr_array(off + diags_array(1 - off.sum(axis=1)))
     W.eliminate_zeros()
     return W
-
-
-def _with_degrees(A: csr_array) -> csr_array:
-    return csr_array(diags_array(A.sum(axis=1)) - A)
 
 
 # ---- the properties of Section 3.2 ----

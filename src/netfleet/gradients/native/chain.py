@@ -19,26 +19,10 @@ _ALIGNMENT = 64
 
 
 class _Job(ctypes.Structure):
-    """`Job` of chain.cpp: the same fields in the same order."""
+    """`Job` of chain.cpp: the same fields in the same order, each a number or an address (0: none) of 64 bits."""
 
-    _fields_ = (
-        ("layers", ctypes.c_void_p),
-        ("depth", ctypes.c_int64),
-        ("tasks", ctypes.c_int64),
-        ("model", ctypes.c_void_p),
-        ("offset", ctypes.c_void_p),
-        ("x", ctypes.c_void_p),
-        ("d", ctypes.c_int64),
-        ("data", ctypes.c_void_p),
-        ("size", ctypes.c_int64),
-        ("labels", ctypes.c_void_p),
-        ("rows", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("gradient", ctypes.c_void_p),
-        ("value", ctypes.c_void_p),
-        ("correct", ctypes.c_void_p),
-        ("next", ctypes.c_void_p),
-    )
+    _numbers = "layers depth tasks model offset x d data size labels rows weights gradient value correct next"
+    _fields_ = tuple((name, ctypes.c_int64) for name in _numbers.split())
 
 
 class Chain:
@@ -107,8 +91,8 @@ class Chain:
             size=data.size,
             labels=data.labels.data_ptr(),
             rows=rows.data_ptr(),
-            weights=None if weights is None else weights.data_ptr(),
-            gradient=None if gradient is None else gradient.data_ptr(),
+            weights=0 if weights is None else weights.data_ptr(),
+            gradient=0 if gradient is None else gradient.data_ptr(),
             value=value.data_ptr(),
             correct=correct.data_ptr(),
             next=ctypes.addressof(counter),
