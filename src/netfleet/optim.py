@@ -14,7 +14,8 @@
 
 As with LBFGS, `step` calls the closure several times and returns what the first call returned. A closure that takes an
 argument is given the name of the mini-batch, `(t, k, …)`, which methods that use one twice (DFedSAM) need. All ranks
-begin with rank 0's parameters, unless a state was loaded. A rank that sits a round out returns the last loss it had.
+begin with rank 0's parameters, unless a state was loaded. A rank that does not take part in a round returns its last
+loss.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Decentralized(torch.optim.Optimizer):
         _check_agreement(ranks, self._local, self._method, graph)
 
     def _parameters(self) -> list[Tensor]:
-        """What is trained: parameters that are frozen by now neither change nor travel."""
+        """The trained parameters: those that are frozen neither change nor are sent."""
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

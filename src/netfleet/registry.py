@@ -126,7 +126,7 @@ def suggestion(word: str, known: Iterator[str] | typing.Iterable[str]) -> str:
 
 
 def check_type(value: object, hint: Any, where: str) -> None:
-    """Raise unless a value read from TOML fits the annotation; what TOML cannot spell is the factory's to check."""
+    """Raise unless a value read from TOML fits the annotation; the factory checks what TOML cannot express."""
     if not fits(value, hint):
         raise ConfigError(f"{where} must be {describe(hint)}, got {value!r}")
 
@@ -154,7 +154,7 @@ def fits(value: object, hint: Any) -> bool:
 
 
 def describe(hint: Any) -> str:
-    """An annotation in the words of a user."""
+    """An annotation as plain text for an error."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(describe(a) for a in args if a is not type(None))

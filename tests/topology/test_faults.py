@@ -328,7 +328,7 @@ def test_averaged_running_statistics_are_refused_where_they_could_become_negativ
 
 
 def test_what_cannot_be_combined_is_refused() -> None:
-    with pytest.raises(ConfigError, match="workers are not heard by those whom they hear"):
+    with pytest.raises(ConfigError, match="a worker does not hear those that hear it"):
         simulate(topology="one-peer-exponential", problem="quadratics", rounds=2, network={"loss": 0.1})
     with pytest.raises(ConfigError, match="FedAvg has a server and no links that could fail"):
         simulate("fedavg", problem="quadratics", rounds=2, network={"loss": 0.1})

@@ -1,7 +1,7 @@
 """What an algorithm is: hyper-parameters, `init` and `round`, written once for every engine.
 
 An algorithm knows two things only: `f`, its gradient, and `mix`, its neighbours. Tensors are `[..., d]`, one row per
-worker that the engine hosts here: all m in the simulator, one on a peer. It may use elementwise maths, `f` and
+worker that the engine hosts here: all m in the simulator, one at a site. It may use elementwise maths, `f` and
 `mix`; it may not reduce or index over the worker axis (`tests/algorithms/test_conformance.py` catches that).
 """
 
@@ -70,7 +70,7 @@ class Algorithm(ABC):
     eta: StepSize = 0.01
 
     State: ClassVar[type[NamedTuple]]
-    #: Written for a server: `mix` is then the exact average over those who take part, whatever the topology.
+    #: Whether it needs a server: `mix` is then the exact average over those that take part, whatever the topology.
     server: ClassVar[bool] = False
     #: Whether it divides by the step size, which must then never be 0.
     divides_by_eta: ClassVar[bool] = False
@@ -78,7 +78,7 @@ class Algorithm(ABC):
     sums_differences: ClassVar[bool] = False
     #: W must have no eigenvalue below this.
     least_eigenvalue: ClassVar[float] = -1.0
-    #: What a round's exchange carries that must not get lost with a neighbour; None: nothing.
+    #: What must stay conserved when a neighbour is lost; None: nothing.
     conserves: ClassVar[Conserved | None] = None
     title: ClassVar[str] = ""
     #: What its paper's convergence theorem asks of the difference between the workers' data.
@@ -139,19 +139,19 @@ def short_citation(bibtex: str) -> str:
 
 
 def check_momentum(value: float, name: str = "beta") -> None:
-    """Refuse a momentum under which a constant gradient would be added up for ever."""
+    """Reject a momentum with which the sum of constant gradients has no limit."""
     if not 0 <= value < 1:
         raise ConfigError(f"{name}, the momentum, must lie in [0, 1), got {value!r}; 0.9 is usual")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse a step size that is no step."""
+    """Reject a step size that is not above 0."""
     if not (value > 0 and math.isfinite(value)):
         raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; 1 is usual")
 
 
 def check_period(value: int) -> None:
-    """Refuse a number of rounds that is none."""
+    """Reject a period below one round."""
     if value < 1:
         raise ConfigError(f"period, in rounds, must be at least 1, got {value!r}")
 

@@ -12,7 +12,7 @@ from netfleet.registry import Spec, check_type, parameters, split
 
 
 def make_algorithm(spec: Spec) -> Algorithm:
-    """The algorithm of a specification; its `compress` table says how its messages are made short."""
+    """The algorithm of a specification; its `compress` table says how its messages are compressed."""
     kind, params = split(spec, "algorithm")
     compress = params.pop("compress", None)
     method = ALGORITHMS.build({"kind": kind, **params})

@@ -1,4 +1,4 @@
-"""Data: sources (what there is to learn) and partitions (who has what of it)."""
+"""Data: sources (labelled rows) and partitions (which worker has which rows)."""
 
 from __future__ import annotations
 

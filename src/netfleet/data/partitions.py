@@ -1,4 +1,4 @@
-"""Who has which training rows. Pure: a partition is a function of labels (or groups), workers and seed.
+"""Which worker has which training rows. Pure: a partition is a function of labels (or groups), workers and seed.
 
 Each returns one int64 array of row numbers for every worker. Where the paper leaves a choice open:
 
@@ -194,7 +194,7 @@ def _deal(order: Rows, workers: int, per_worker: int) -> Rows:
 
 
 def _deal_evenly(order: Rows, sizes: Rows, workers: int) -> Rows:
-    """The worker of each group: in this order, whoever has the fewest rows takes the next."""
+    """The worker of each group: in this order, each goes to the worker with the fewest rows so far."""
     owner, load = np.empty(len(order), np.int64), np.zeros(workers, np.int64)
     for group in order:
         owner[group] = load.argmin()

@@ -89,7 +89,7 @@ def can_stack(model: nn.Module) -> bool:
 
 
 def should_stack(model: nn.Module, device: torch.device) -> bool:
-    """Whether it is worth while: on a CPU, convolutions in their grouped form and large matrices are slower."""
+    """Whether that is faster: on a CPU, grouped convolutions and large matrices are slower."""
     if device.type != "cpu":
         return can_stack(model)
     small = all(parameter.numel() <= LARGEST_STACKED for parameter in model.parameters())
@@ -97,7 +97,7 @@ def should_stack(model: nn.Module, device: torch.device) -> bool:
 
 
 def wants_channels_last(model: nn.Module, device: torch.device) -> bool:
-    """Which models PyTorch is fed images with the channels last in memory, faster on a CPU (netfleet bench layout).
+    """Whether the model gets images with the channels last in memory, which is faster on a CPU (netfleet bench layout).
 
     Those made of known layers: a forward pass of another kind may `view` its features, which only the usual order
     allows. Not those with a strided 1×1 convolution, whose backward pass in that order crashes in torch 2.13.

@@ -88,7 +88,7 @@ def check_run(algorithm: Algorithm, settings: Experiment, setting: Setting) -> N
     network = network_for(algorithm, setting.topology, 0, settings.network)
     if settings.engine.kind != "simulator":
         refuse_memory(network)
-    if setting.problem.mixes_buffers and isinstance(network, Unreliable) and network.remembers:
+    if setting.problem.mixes_buffers and isinstance(network, Unreliable) and network.has_memory:
         raise ConfigError(
             'network: with late messages or rule = "counters" averaged running statistics may become negative; use '
             'batch_norm = "local" or "recalibrated", or GroupNorm'

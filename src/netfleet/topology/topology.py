@@ -1,10 +1,7 @@
-"""Who talks to whom: graphs by name, by file or from networkx, and the `Topology` they make with weights.
+"""A `Topology`: a graph by name, from a file or from networkx, and its weights.
 
-    >>> make_topology("ring", workers=8, weights="metropolis").describe()["degree_max"]
-    2
-
-Every graph here is undirected on workers 0, …, m − 1. The random ones are functions of their seed and are
-drawn again until they are connected. The time-varying kinds (`varying.py`) fix their own weights.
+>>> make_topology("ring", workers=8, weights="metropolis").describe()["degree_max"]
+2
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ class Topology:
 
     @property
     def graph(self) -> nx.Graph:
-        """The links; with a time-varying W all that any round uses."""
+        """The links; with a time-varying W those that any round uses."""
         return self.weight_sequence.graph
 
     @property
@@ -89,7 +86,7 @@ class Topology:
 
     @cached_property
     def lam(self) -> float:
-        """λ; with a time-varying W the contraction per round (`varying.rate`)."""
+        """λ; with a time-varying W the contraction per round (`time_varying.rate`)."""
         return varying.rate(self.weight_sequence) if self.varying else mixing.second_eigenvalue(self.W())
 
     @cached_property
@@ -104,11 +101,11 @@ class Topology:
         return 1 - self.lam
 
     def neighbours(self, i: int, t: int = 0) -> list[int]:
-        """Whom worker i needs in round t: all j ≠ i with Wᵢⱼ ≠ 0."""
+        """The workers that worker i reads in round t: all j ≠ i with Wᵢⱼ ≠ 0."""
         return _others(self.W(t), i)
 
     def readers(self, i: int, t: int = 0) -> list[int]:
-        """Who needs worker i in round t: all j ≠ i with Wⱼᵢ ≠ 0; its neighbours where W is symmetric."""
+        """The workers that read worker i in round t: all j ≠ i with Wⱼᵢ ≠ 0; its neighbours where W is symmetric."""
         return _others(self.W(t) if self.weight_sequence.symmetric else csr_array(self.W(t).T), i)
 
     def row(self, i: int, t: int = 0) -> dict[int, float]:
@@ -118,15 +115,15 @@ class Topology:
         return {j: w for j, w in zip(W.indices[part].tolist(), W.data[part].tolist(), strict=True) if w != 0}
 
     def average(self, t: int = 0) -> None:
-        """No row of W(t) is meant to be like the others."""
+        """W(t) is no exact average."""
 
     @property
     def freezes(self) -> bool:
-        """Nobody sits out."""
+        """All workers compute."""
         return False
 
     def active(self, t: int = 0) -> None:
-        """Everyone computes."""
+        """All workers compute."""
 
     def sends(self, i: int, t: int = 0) -> int:
         """How many messages worker i sends in an exchange of round t."""
@@ -138,7 +135,7 @@ class Topology:
         return int(np.count_nonzero(W.data) - np.count_nonzero(W.diagonal()))
 
     def describe(self) -> dict[str, str | int | float | None]:
-        """What a reader wants to know, by plain names; the diameter is `None` where it would take long."""
+        """The numbers of a report by name; the diameter is `None` where it would take long."""
         degrees = [degree for _, degree in self.graph.degree]
         return {
             "name": self.name,

@@ -15,9 +15,10 @@ doubly stochastic, (2) leaves Σᵢ xᵢ as it is whatever Q does, so gradient t
 before every exchange: then W may change from round to round, but the error stays. The memory is in float64: what it
 loses in rounding would be added to x again in every round.
 
-Top-k and random-k leave x̂ behind x by many rounds. Gradient tracking bears that (with a lower γ where it swings). D²,
-LED and ProxSkip are refused: their correction sums γ Σⱼ wᵢⱼ (x̂ⱼ − x̂ᵢ) over the rounds and moves x by it, so what is old
-feeds back. Where steep objectives do not damp that, it grows; smaller steps make it worse, and so does a smaller share.
+Top-k and random-k leave x̂ behind x by many rounds. Gradient tracking tolerates that (with a lower γ where it
+oscillates). D², LED and ProxSkip are rejected: their correction sums γ Σⱼ wᵢⱼ (x̂ⱼ − x̂ᵢ) over the rounds and moves x by
+it, so old values feed back. Where steep objectives do not damp that, it grows; smaller steps make it worse, and so does
+a smaller share.
 """
 
 from __future__ import annotations
