@@ -65,17 +65,17 @@ def ends_at(method: Any, topology: Topology, faults: Faults | None, rounds: int)
 
 @pytest.mark.parametrize("name", [*UNSTABLE, *STABLE])
 def test_small_steps_show_that_the_verdict_is_right(name: str) -> None:
-    found = ends_at(LED(eta=0.001), *(UNSTABLE | STABLE)[name], rounds=400)
+    found = ends_at(LED(K=2, eta=0.005), *(UNSTABLE | STABLE)[name], rounds=400)
     assert (found > 10) == (name in UNSTABLE)
 
 
 @pytest.mark.parametrize("name", UNSTABLE)
 def test_led_with_a_small_beta_and_tracking_methods_work_where_it_is_rejected(name: str) -> None:
     eta, limit = (0.005, 1.0) if "lost" in name else (0.02, 0.01)  # what is lost costs rounds
-    small = LED(K=10, eta=eta, beta=0.01)
+    small = LED(K=2, eta=5 * eta, beta=0.05)
     assert network_for(small, UNSTABLE[name][0], 0, UNSTABLE[name][1]).m == 8
     assert ends_at(small, *UNSTABLE[name], rounds=600) < limit
-    assert ends_at(NetFleet(K=10, eta=eta), *UNSTABLE[name], rounds=600) < limit
+    assert ends_at(NetFleet(K=2, eta=5 * eta), *UNSTABLE[name], rounds=600) < limit
 
 
 def test_after_divergence_a_smaller_step_is_not_advised_where_it_makes_things_worse() -> None:
