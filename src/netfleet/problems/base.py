@@ -83,12 +83,7 @@ class Problem(ABC):
 
     @abstractmethod
     def evaluate(
-        self,
-        x: Tensor,
-        *,
-        workers: Sequence[int] | None = None,
-        buffers: Tensor | None = None,
-        limit: int = 0,
+        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
     ) -> Scores:
         """Scores of the models `[rows, d]` on held-out data, from at most `limit` of its samples (0: all).
 

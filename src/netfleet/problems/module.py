@@ -114,9 +114,7 @@ class ModuleProblem(Problem):
         self.size = int(self._sizes.sum())
         one = self._probed.random or self.device.type != "cpu"
         self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _GROUPS)))
-        inputs = PathInputs(
-            self.model, self.loss, self._probed, self._train, self._test, self.seed, tuple(self.workers)
-        )
+        inputs = PathInputs(self.model, self.loss, self._probed, self._train, self._test, self.seed, self.workers)
         self._path = choose_path(inputs, self._layers, self._pool, self._threads, self.gradients)
         self._drawn: _Drawn | None = None
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
@@ -214,12 +212,7 @@ class ModuleProblem(Problem):
         return replica.model.eval()
 
     def evaluate(
-        self,
-        x: Tensor,
-        *,
-        workers: Sequence[int] | None = None,
-        buffers: Tensor | None = None,
-        limit: int = 0,
+        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
     ) -> Scores:
         if self._buffer_start.numel() and self.batch_norm == "recalibrated":
             buffers = self._recalibrated(x, workers)

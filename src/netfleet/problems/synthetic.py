@@ -58,12 +58,7 @@ class _Synthetic(Problem):
         """fᵢ(xᵢ) for each hosted worker, `[rows]`."""
 
     def evaluate(
-        self,
-        x: Tensor,
-        *,
-        workers: Sequence[int] | None = None,
-        buffers: Tensor | None = None,
-        limit: int = 0,
+        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
     ) -> Scores:
         f = self._whole or self
         return Scores(torch.stack([f.values(row.expand(f.m, -1)).mean() for row in x]), None)
