@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from netfleet import ConfigError, optim
+from netfleet import Algorithm, ConfigError, optim
 from netfleet.algorithms import ALGORITHMS
 
 
@@ -89,7 +90,7 @@ def test_batch_norm_statistics_are_trained_and_restored_around_the_average() -> 
         (lambda x, z: optim.NetFleet([x, nn.Parameter(z.detach().float())]), "one type and device"),
         (lambda x, z: optim.DFedSAM([x]), "closure take an argument"),
         (lambda x, z: optim.SVRG([x]), "passes over all"),
-        (lambda x, z: optim.NetFleet([x], topology={"kind": "ring", "workers": 3}), "3 workers"),
+        (lambda x, z: optim.NetFleet([x], topology={"kind": "ring", "workers": 3}), "workers = 3"),
         (lambda x, z: optim.NetFleet([x], K=0), "K, the number of local steps"),
     ],
 )
@@ -148,6 +149,38 @@ def test_a_learning_rate_may_be_zero_where_nothing_is_divided_by_it() -> None:
     divides.param_groups[0]["lr"] = 0.0
     with pytest.raises(ConfigError, match="above 0 for K-GT"):
         divides.step(quadratic(x, divides))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates(Algorithm):
+    """Its models are the step sizes of the round and of the one before."""
+
+    class State(NamedTuple):
+        x: torch.Tensor
+
+    def init(self, f: Any, mix: Any, x: torch.Tensor) -> State:
+        return self.State(x)
+
+    def round(self, f: Any, mix: Any, t: int, s: State) -> State:
+        now, before = self.step_size(t), self.step_size(max(t - 1, 0))
+        return self.State(torch.tensor([[now, before]], dtype=s.x.dtype))
+
+
+@pytest.mark.usefixtures("group")
+def test_under_a_scheduler_a_round_knows_the_rate_of_the_round_before_also_after_loading() -> None:
+    x = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer, scheduler, seen = None, None, []
+    for _ in range(4):  # each round in a new process, as it were
+        saved = None if optimizer is None else (optimizer.state_dict(), scheduler.state_dict())
+        optimizer = optim.Decentralized([x], Rates(eta=0.8))
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+        if saved is not None:
+            optimizer.load_state_dict(saved[0])
+            scheduler.load_state_dict(saved[1])
+        optimizer.step(quadratic(x, optimizer))
+        scheduler.step()
+        seen.append(tuple(x.tolist()))
+    assert seen == [(0.8, 0.8), (0.8, 0.8), (0.4, 0.8), (0.4, 0.4)]
 
 
 @pytest.mark.usefixtures("group")

@@ -14,7 +14,8 @@
 
 As with LBFGS, `step` calls the closure several times and returns what the first call returned. A closure that takes an
 argument is given the name of the mini-batch, `(t, k, …)`, which methods that use one twice (DFedSAM) need. All ranks
-begin with rank 0's parameters, unless a state was loaded. A rank that sits a round out returns the last loss it had.
+begin with rank 0's parameters, unless a state was loaded. A rank that does not take part in a round returns its last
+loss.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import networkx as nx
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.optim.optimizer import ParamsT
 
 from netfleet.algorithms import ALGORITHMS, Algorithm
+from netfleet.algorithms.base import AnyState
 from netfleet.algorithms.build import make_algorithm
-from netfleet.algorithms.compression import Compressed
 from netfleet.engines.distributed import ProcessGroup, Wire
 from netfleet.engines.host import PartialHost
 from netfleet.engines.loop import Counted, advance, begin
@@ -42,9 +43,11 @@ from netfleet.engines.placement import Placement
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem, Scores
+from netfleet.registry import Spec
 from netfleet.runs.build import network_for
 from netfleet.topology.topology import Topology, make_topology
 
+Closure = Callable[..., Any]
 _STATE = "netfleet"  # the key of all that is not a parameter's own
 
 
@@ -53,10 +56,10 @@ class Decentralized(torch.optim.Optimizer):
 
     def __init__(
         self,
-        params: Iterable[Any],
-        method: Algorithm | str | Mapping[str, Any] = "net-fleet",
+        params: ParamsT,
+        method: Algorithm | Spec = "net-fleet",
         *,
-        topology: Topology | nx.Graph | str | Mapping[str, Any] = "ring",
+        topology: Topology | nx.Graph | Spec = "ring",
         weight_decay: float = 0.0,
         buffers: Iterable[Tensor] = (),
         group: dist.ProcessGroup | None = None,
@@ -76,11 +79,12 @@ class Decentralized(torch.optim.Optimizer):
         network = network_for(self._method, graph, seed)
         wire = Wire(ranks, network, Placement(tuple((rank,) for rank in range(ranks.size))))
         self._host = PartialHost(self._local, network, wire, ranks)
-        self._ranks, self._last_loss = ranks, None
+        self._ranks = ranks
+        self._last_loss: object = None
         _check_agreement(ranks, self._local, self._method, graph)
 
     def _parameters(self) -> list[Tensor]:
-        """What is trained: parameters that are frozen by now neither change nor travel."""
+        """The trained parameters: those that are frozen neither change nor are sent."""
         return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -95,48 +99,63 @@ class Decentralized(torch.optim.Optimizer):
                 raise ConfigError(f"weight_decay must be 0 or more, got {group['weight_decay']!r}")
 
     @torch.no_grad()
-    def step(self, closure: Callable[..., Any] | None = None) -> Any:
+    def step(self, closure: Closure | None = None) -> Any:
         """One round: K mini-batches and one exchange (and before the first round the gradient that it starts from)."""
         if closure is None:
             raise ConfigError(
                 f"{type(self).__name__} takes several gradients a step; give step a closure, as for LBFGS"
             )
-        method, local = self._current(), self._local
+        local, rate = self._local, self._rate()
         decays = {id(p): group["weight_decay"] for group in self.param_groups for p in group["params"]}
         local.begin(closure, [decays[id(p)] for p in local.parameters])
         f = Counted(local)
         kept = self.state.get(_STATE)  # type: ignore[call-overload]
         if kept is None:
             local.load(self._ranks.from_first(local.x))
-            state, t = begin(self._host, method, f, local.x[None]), 0
+            method, t = self._method_at(0, rate, rate), 0
+            state = begin(self._host, method, f, local.x[None])
         else:
-            t, state = kept["t"], self._restored(method, kept)
+            method, t = self._method_at(kept["t"], rate, kept.get("eta", rate)), kept["t"]
+            state = self._restored(method, kept)
         state = advance(self._host, method, f, t, state)
         local.load(state.x[0])
         local.write_buffers(local.buffers)
-        self.state[_STATE] = {"t": t + 1, **dict(zip(state._fields[1:], state[1:], strict=True))}  # type: ignore[index]
+        fields = dict(zip(state._fields[1:], state[1:], strict=True))
+        self.state[_STATE] = {"t": t + 1, "eta": rate, **fields}  # type: ignore[index]
         self._last_loss = self._last_loss if local.first_loss is None else local.first_loss
         return self._last_loss
 
-    def _restored(self, method: Algorithm, kept: Mapping[str, Any]) -> Any:
+    def _restored(self, method: Algorithm, kept: Mapping[str, Any]) -> AnyState:
         """The state with the parameters as they are now; a loaded one must be of this method and these parameters."""
-        names, d = method.State._fields[1:], self._local.d  # type: ignore[attr-defined]
-        if set(kept) != {"t", *names} or any(kept[name].shape[-1] % d for name in names):
+        names, d = method.State._fields[1:], self._local.d
+        if kept.keys() - {"t", "eta"} != set(names) or any(kept[name].shape[-1] % d for name in names):
             found = {name: tuple(v.shape) for name, v in kept.items() if isinstance(v, Tensor)}
             raise ConfigError(
                 f"the loaded state has {found}, but {method.title} with {d} parameters keeps "
                 f"{', '.join(names) or 'nothing'}; load the state of the same method and model"
             )
-        return method.State(self._local.x[None], *(kept[name] for name in names))
+        return cast(AnyState, method.State._make([self._local.x[None], *(kept[name] for name in names)]))
 
-    def _current(self) -> Algorithm:
-        """The method with the learning rate of now, which a scheduler may have changed."""
+    def _rate(self) -> float:
+        """The learning rate of now, which a scheduler may have changed."""
         rates = {float(group["lr"]) for group in self.param_groups}
         if len(rates) > 1:
             raise ConfigError(
                 f"all parameter groups need one learning rate, since neighbours average the result, got {sorted(rates)}"
             )
-        return _with_rate(self._method, rates.pop())
+        (rate,), divides = rates, self._method.divides_by_eta
+        if not rate >= 0 or (rate == 0 and divides):
+            raise ConfigError(
+                f"the learning rate must be {'above' if divides else 'at least'} 0 for {self._method.title}, got "
+                f"{rate:g}; let the scheduler end above it"
+            )
+        return rate
+
+    def _method_at(self, t: int, rate: float, before: float) -> Algorithm:
+        """The method for round t, with the learning rates of this round and of the one before."""
+        if rate == before == self._method.step_size(0):
+            return self._method
+        return self._method.with_eta(lambda s: before if s < t else rate)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -153,19 +172,8 @@ class Decentralized(torch.optim.Optimizer):
             local.write_buffers(statistics)
 
 
-def _with_rate(method: Algorithm, rate: float) -> Algorithm:
-    if isinstance(method, Compressed):
-        return replace(method, method=_with_rate(method.method, rate))
-    if not rate >= 0 or (rate == 0 and method.divides_by_eta):
-        raise ConfigError(
-            f"the learning rate must be {'above' if method.divides_by_eta else 'at least'} 0 for {method.title}, got "
-            f"{rate:g}; let the scheduler end above it"
-        )
-    return method if method.step_size(0) == rate else replace(method, eta=lambda t: rate)
-
-
 def _check_agreement(ranks: ProcessGroup, local: _Local, method: Algorithm, graph: Topology) -> None:
-    """ProcessGroup that average different things would hang or fail far from the cause."""
+    """Ranks that average different things would hang, or fail far from the cause."""
     parts = {
         "number of parameters": str((local.d, local.dtype)),
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),
@@ -178,12 +186,6 @@ def _check_agreement(ranks: ProcessGroup, local: _Local, method: Algorithm, grap
                 f"the ranks do not have the same {what} (rank {ranks.rank}: {text[:200]}); build the same model, "
                 f"method and graph on all of them, a random graph with one seed"
             )
-
-
-def _takes_a_name(closure: Callable[..., Any]) -> bool:
-    """Whether a closure must be given an argument; one with a default is its own business."""
-    given = inspect.signature(closure).parameters.values()
-    return any(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in given)
 
 
 class _Local(Problem):
@@ -215,7 +217,7 @@ class _Local(Problem):
         for p, part in zip(self.parameters, torch.split(x, [p.numel() for p in self.parameters]), strict=True):
             p.detach().copy_(part.view_as(p))
 
-    def begin(self, closure: Callable[..., Any], decay: list[float]) -> None:
+    def begin(self, closure: Closure, decay: list[float]) -> None:
         """A round begins."""
         self._closure, self._decay = closure, decay
         wanted = inspect.signature(closure).parameters.values()
@@ -223,7 +225,7 @@ class _Local(Problem):
             p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in wanted
         )
         self._used: set[tuple[int, int]] = set()
-        self.first_loss: Any = None
+        self.first_loss: object = None
         self.buffers = self.read_buffers()
 
     def read_buffers(self) -> Tensor | None:
@@ -273,34 +275,37 @@ class _Local(Problem):
     def start(self) -> Tensor:
         return self.x
 
-    def at(self, workers: Any) -> Problem:
+    def at(self, workers: Sequence[int]) -> Problem:
         return self
 
     def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
         raise ConfigError("a closure has no exact objective")
 
-    def evaluate(self, x: Tensor, **options: Any) -> Scores:
+    def evaluate(self, x: Tensor, **options: object) -> Scores:
         raise ConfigError("a closure has no held-out data")
 
 
 def __getattr__(name: str) -> type[Decentralized]:
     """`netfleet.optim.NetFleet`, `.KGT`, …: a class for each registered method, by its own class's name."""
     for kind in ALGORITHMS:
-        known: Any = ALGORITHMS[kind]
-        if known.__name__ == name:
-            return _front(known)
+        if _class(kind).__name__ == name:
+            return _front(_class(kind))
     raise AttributeError(f"netfleet.optim has no {name!r}; there are Decentralized and {', '.join(__dir__())}")
 
 
 def __dir__() -> list[str]:
-    return sorted(getattr(ALGORITHMS[kind], "__name__", kind) for kind in ALGORITHMS)
+    return sorted(_class(kind).__name__ for kind in ALGORITHMS)
+
+
+def _class(kind: str) -> type[Algorithm]:
+    return cast(type[Algorithm], ALGORITHMS[kind])
 
 
 def _front(known: type[Algorithm]) -> type[Decentralized]:
-    def init(self: Decentralized, params: Iterable[Any], lr: float = 0.01, **options: Any) -> None:
-        given = inspect.signature(Decentralized.__init__).parameters
-        own = {name: value for name, value in options.items() if name not in given}
-        outer = {name: value for name, value in options.items() if name in given}
-        Decentralized.__init__(self, params, known(eta=float(lr), **own), **outer)
+    outer = inspect.signature(Decentralized.__init__).parameters
+
+    def init(self: Decentralized, params: ParamsT, lr: float = 0.01, **options: Any) -> None:
+        own = {name: options.pop(name) for name in list(options) if name not in outer}
+        Decentralized.__init__(self, params, known(eta=float(lr), **own), **options)
 
     return type(known.__name__, (Decentralized,), {"__init__": init, "__doc__": known.__doc__})

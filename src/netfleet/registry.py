@@ -22,8 +22,8 @@ from typing import Any, Generic, TypeVar
 from netfleet.errors import ConfigError
 
 T = TypeVar("T")
-Spec = str | Mapping[str, Any]
-_PLAIN = (bool, int, float, str)
+F = TypeVar("F", bound=Callable[..., object])
+Spec = str | Mapping[str, object]
 
 
 class Registry(Generic[T]):
@@ -33,11 +33,11 @@ class Registry(Generic[T]):
         self.what, self.returns = what, returns
         self._factories: dict[str, Callable[..., T]] = {}
 
-    def register(self, name: str) -> Callable[[Callable[..., T]], Any]:
+    def register(self, name: str) -> Callable[[F], F]:
         """Decorator: make a factory known under `name`."""
 
-        def add(factory: Callable[..., T]) -> Callable[..., T]:
-            self._factories[name] = factory
+        def add(factory: F) -> F:
+            self._factories[name] = factory  # type: ignore[assignment]
             return factory
 
         return add
@@ -57,7 +57,7 @@ class Registry(Generic[T]):
             f"or 'package.module:factory' for your own"
         )
 
-    def resolve(self, spec: Spec, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def resolve(self, spec: Spec, given: Mapping[str, object] | None = None) -> dict[str, Any]:
         """The specification with every default written out; raises on an unknown, missing or ill-typed parameter."""
         kind, params = split(spec, self.what)
         hints = parameters(self[kind])
@@ -74,7 +74,7 @@ class Registry(Generic[T]):
         defaults = {k: p.default for k, p in hints.items() if p.default is not p.empty and k not in (given or {})}
         return {"kind": kind, **defaults, **params}
 
-    def build(self, spec: Spec, **given: Any) -> T:
+    def build(self, spec: Spec, **given: object) -> T:
         """Call the factory with the specification's parameters and those of `given` that it accepts."""
         kind, _ = split(spec, self.what)
         factory = self[kind]
@@ -84,12 +84,13 @@ class Registry(Generic[T]):
         made = factory(**accepted, **params)
         if self.returns is not None and not isinstance(made, self.returns):
             raise ConfigError(
-                f"{self.what} {kind!r} made a {type(made).__name__}, expected {self.returns.__name__}; mend the factory"
+                f"{self.what} {kind!r} made a {type(made).__name__}, expected {self.returns.__name__}; fix the "
+                f"factory's return value"
             )
         return made
 
 
-def split(spec: Spec, what: str) -> tuple[str, dict[str, Any]]:
+def split(spec: object, what: str) -> tuple[str, dict[str, object]]:
     """Separate a specification into its kind and its parameters."""
     if isinstance(spec, str):
         return spec, {}
@@ -102,7 +103,7 @@ def split(spec: Spec, what: str) -> tuple[str, dict[str, Any]]:
     return kind, params
 
 
-def parameters(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def parameters(factory: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """The keyword parameters of a factory, with annotations as types."""
     signature = inspect.signature(factory)
     fields_are_parameters = dataclasses.is_dataclass(factory) or not inspect.isclass(factory)
@@ -124,13 +125,13 @@ def suggestion(word: str, known: Iterator[str] | typing.Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def check_type(value: Any, hint: Any, where: str) -> None:
-    """Raise unless a value read from TOML fits the annotation; what TOML cannot spell is the factory's to check."""
+def check_type(value: object, hint: Any, where: str) -> None:
+    """Raise unless a value read from TOML fits the annotation; the factory checks what TOML cannot express."""
     if not fits(value, hint):
         raise ConfigError(f"{where} must be {describe(hint)}, got {value!r}")
 
 
-def fits(value: Any, hint: Any) -> bool:
+def fits(value: object, hint: Any) -> bool:
     """Whether a plain value fits an annotation."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
@@ -153,7 +154,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def describe(hint: Any) -> str:
-    """An annotation in the words of a user."""
+    """An annotation as plain text for an error."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return " or ".join(describe(a) for a in args if a is not type(None))

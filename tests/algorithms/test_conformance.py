@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from netfleet import Algorithm, ConfigError, Topology, make_topology
-from netfleet.algorithms import ALGORITHMS
+from netfleet import Algorithm, ConfigError, Mix, Topology, algorithms, make_topology
+from netfleet.algorithms import ALGORITHMS, State
 from netfleet.engines.loop import Counted
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.metrics import tracking_error
@@ -36,21 +36,30 @@ def test_relabelling_the_workers_permutes_the_result(method: Algorithm, noisy: A
 
 
 @every_method
-@pytest.mark.parametrize("kind", ["erdos-renyi", "one-peer-exponential", "random-matching"])
-def test_the_simulator_equals_the_in_memory_peers(method: Algorithm, noisy: Any, kind: str) -> None:
-    check_engines_agree(method, noisy, kind)
+def test_the_simulator_equals_the_in_memory_peers(method: Algorithm, noisy: Any) -> None:
+    check_engines_agree(method, noisy, "erdos-renyi")
 
 
-@every_method
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
+@pytest.mark.parametrize("kind", ["one-peer-exponential", "random-matching"])
+@pytest.mark.parametrize("name", ["net-fleet", "gt-sgd", "dfedsam"])  # by how often and how much they exchange
+def test_the_simulator_equals_the_in_memory_peers_on_graphs_that_vary(name: str, noisy: Any, kind: str) -> None:
+    check_engines_agree(ALGORITHMS.build({"kind": name, "eta": 0.05}), noisy, kind)
+
+
+def each_on_one_model(*others: str) -> list[Any]:
+    """Every method on the MLP, and NET-FLEET on other models: how a gradient is computed is not the method's."""
+    more = [pytest.param(ALGORITHMS.build("net-fleet"), model, id=f"net-fleet-{model}") for model in others]
+    return [*(pytest.param(*param.values, "mlp", id=param.id) for param in methods()), *more]
+
+
+@pytest.mark.parametrize(("method", "model"), each_on_one_model("cnn"))
 def test_the_simulator_equals_the_peers_on_digits(method: Algorithm, model: str, ring: Topology) -> None:
     problem = digits_problem(5, model)
     ours, theirs = run("simulator", method, problem, ring, 3), run("peers", method, problem, ring, 3)
     assert_close(ours.snapshots[-1].state, theirs.snapshots[-1].state, 1e-5)
 
 
-@every_method
-@pytest.mark.parametrize("model", ["mlp", "cnn", "softmax"])
+@pytest.mark.parametrize(("method", "model"), each_on_one_model("cnn", "softmax"))
 def test_results_are_bit_identical_for_any_number_of_threads(method: Algorithm, model: str, ring: Topology) -> None:
     one = run("simulator", method, digits_problem(5, model, threads=1), ring, threads=1).snapshots[-1].state
     for threads in (2, 3):
@@ -116,6 +125,11 @@ def test_hyper_parameters_are_frozen_and_cited(method: Algorithm) -> None:
     assert not re.search(r"\{['\"]\w\}", method.citation), "an accent lost its backslash"
     assert method.assumes in ("none", "bounded dissimilarity", "bounded gradients", "none stated")
     assert method.State._fields[0] == "x"  # type: ignore[attr-defined]
+
+
+def test_every_registered_method_can_be_imported_from_one_place() -> None:
+    exported = {getattr(algorithms, name) for name in algorithms.__all__} - {ALGORITHMS, Algorithm, Mix, State}
+    assert exported == {ALGORITHMS[kind] for kind in ALGORITHMS}
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -114,12 +114,12 @@ CORRECTED = [
 def test_corrected_methods_reach_the_optimum_of_heterogeneous_quadratics(
     quadratics: Any, kind: str, params: dict[str, Any]
 ) -> None:
-    last = run(build(kind, eta=0.03, **params), quadratics, 2000)[-1].state
+    last = run(build(kind, eta=0.1, **params), quadratics, 500)[-1].state
     assert (last.x - quadratics.optimum).abs().max() < 1e-10
 
 
 def test_proxskip_reaches_the_optimum_over_a_graph(graph: Any, quadratics: Any) -> None:
-    last = rollout(build("proxskip", K=5, eta=0.03), quadratics, matrix_mix(graph.W().toarray()), 3000)[-1]
+    last = rollout(build("proxskip", K=5, eta=0.06), quadratics, matrix_mix(graph.W().toarray()), 1500)[-1]
     assert (last.x - quadratics.optimum).abs().max() < 1e-10
 
 
@@ -130,7 +130,7 @@ def test_fedavg_stops_at_its_biased_fixed_point(quadratics: Any, kind: str, para
     pull = [np.eye(4) - np.linalg.matrix_power(np.eye(4) - eta * A[i], 5) for i in range(6)]
     expected = np.linalg.solve(sum(pull), sum(p @ b[i] for i, p in enumerate(pull)))
     method = build(kind, eta=eta, **params)
-    limit = run(method, quadratics, 3000)[-1].state.x.numpy()
+    limit = run(method, quadratics, 800)[-1].state.x.numpy()
     assert np.abs(limit - expected).max() < 1e-11
     assert np.abs(fixed_point(method, quadratics, J) - expected).max() < 1e-9
     assert np.abs(expected - quadratics.optimum.numpy()).max() > 1e-3
@@ -140,7 +140,7 @@ def test_variance_reduction_reaches_the_optimum_with_mini_batches_where_sgd_does
     problem = Logistic(6, d=4, samples=20, batch=3, seed=2, dtype=torch.float64)
 
     def distance(kind: str, **params: Any) -> float:
-        last = run(build(kind, eta=0.1, **params), problem, 3000)[-1].state
+        last = run(build(kind, eta=0.4, **params), problem, 600)[-1].state
         return (last.x[0] - problem.optimum).norm().item()
 
     assert distance("svrg") < 1e-10
@@ -257,7 +257,7 @@ def test_a_server_method_runs_beside_the_others() -> None:
 @pytest.mark.parametrize("kind", ["fedavg", "generalized-fedavg", "scaffold"])
 @pytest.mark.parametrize("share", [0.0, 1.5, -1.0])
 def test_a_share_of_the_workers_that_is_none_is_refused(kind: str, share: float) -> None:
-    with pytest.raises(ConfigError, match="participation, the share of workers that a round is done with"):
+    with pytest.raises(ConfigError, match="participation, the share of workers that take part in a round"):
         build(kind, participation=share)
 
 

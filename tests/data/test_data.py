@@ -578,7 +578,7 @@ def own_nothing() -> None:
 
 def test_a_users_own_source() -> None:
     assert load_dataset(f"{__name__}:own_dataset").name == "own"
-    with pytest.raises(ConfigError, match=r"returned NoneType, expected netfleet.data.Dataset"):
+    with pytest.raises(ConfigError, match=r"made a NoneType, expected Dataset; fix the factory's return value"):
         load_dataset(f"{__name__}:own_nothing")
     with pytest.raises(ConfigError, match="scale must be one of 'unit', 'standard'"):
         load_dataset({"kind": "mnist", "scale": "other"})

@@ -16,7 +16,7 @@ from netfleet import History, load_experiment, run_experiment
 from netfleet.cli import main
 from netfleet.engines import ENGINES
 from netfleet.runs import checkpoint
-from support.cluster_ranks import ROUNDS, cases, optimizers
+from support.cluster_ranks import ROUNDS, cases, optimizers, scheduled
 from support.problems import Memory
 from support.torchrun import EXPERIMENT, finish, start
 
@@ -72,9 +72,9 @@ def models(computed: Path) -> list[Any]:
     return [torch.load(computed / f"optimizer-{rank}.pt") for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("name", list(optimizers()))
+@pytest.mark.parametrize("name", [*optimizers(), *scheduled()])
 def test_an_optimizer_takes_the_simulators_rounds_also_after_saving(name: str, models: Any) -> None:
-    problem, method, network = optimizers()[name]
+    problem, method, network = (optimizers() | scheduled())[name]
     memory = Memory()
     ENGINES["simulator"](problem, network, method, ROUNDS, memory, None, 1)
     for t in range(ROUNDS):

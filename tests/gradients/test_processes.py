@@ -56,7 +56,7 @@ def test_a_failure_in_a_process_is_told_with_its_cause() -> None:
     x[2, 0] = 1000.0
     with pytest.raises(EngineError, match="the fragile model broke"):
         problem.grad(x, problem.sample(0, 2))
-    problem._path._crew.pipes[0].close()  # type: ignore[attr-defined]
+    problem._path._running.pipes[0].close()  # type: ignore[attr-defined]
     with pytest.raises(EngineError, match="__main__"):
         problem.grad(x, problem.sample(0, 2))
 

@@ -212,7 +212,7 @@ class Scaled(nn.Linear):
 
 
 def test_only_models_of_known_layers_are_stacked(ring: Any) -> None:
-    from netfleet.gradients.paths import LARGEST_STACKED, can_stack, should_stack
+    from netfleet.gradients.choice import LARGEST_STACKED, can_stack, should_stack
 
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert should_stack(MODELS.build("mlp", inputs=(1, 8, 8), classes=10), cpu)

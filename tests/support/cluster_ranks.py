@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from netfleet import Algorithm, ConfigError, Problem, make_topology
+from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.distributed import ProcessGroup, joined, run_distributed
 from netfleet.optim import Decentralized
@@ -54,9 +55,36 @@ def optimizers() -> dict[str, tuple[Problem, Algorithm, Any]]:
     return {name: (noisy, method, network_for(method, topology, 0)) for name, method in made.items()}
 
 
-def own_loop(problem: Problem, method: Algorithm) -> list[torch.Tensor]:
+def scheduled() -> dict[str, tuple[Problem, Algorithm, Any]]:
+    """Methods under each of torch's schedulers, named after it; the method has the same step sizes as a schedule."""
+    problem = Quadratics(4, d=4, seed=2, dtype=torch.float64)
+    topology = make_topology("ring", workers=4)
+    schedules: dict[str, dict[str, Any]] = {
+        "StepLR": {"kind": "step", "start": 0.05, "every": 2, "factor": 0.3},
+        "CosineAnnealingLR": {"kind": "cosine", "start": 0.05, "rounds": ROUNDS, "end": 0.01},
+    }
+    made: dict[str, tuple[Problem, Algorithm, Any]] = {}
+    for scheduler, eta in schedules.items():
+        for kind in ("led", "d2", "proxskip", "vrl-sgd", "k-gt", "net-fleet", "qg-dsgdm"):
+            method = make_algorithm({"kind": kind, "eta": eta, **({"K": 3} if hasattr(ALGORITHMS[kind], "K") else {})})
+            made[f"{kind}, {scheduler}"] = problem, method, network_for(method, topology, 0)
+    return made
+
+
+def scheduler_for(name: str, optimizer: Decentralized) -> Any:
+    """The scheduler of a case of `scheduled`; none for the others."""
+    if name.endswith("StepLR"):
+        return torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.3)
+    if name.endswith("CosineAnnealingLR"):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=ROUNDS, eta_min=0.01)
+    return None
+
+
+def own_loop(name: str, problem: Problem, method: Algorithm) -> list[torch.Tensor]:
     """This rank's models after each round of a plain loop; halfway all is saved and loaded into new objects."""
     f = problem.at([dist.get_rank()])
+    if name in scheduled():
+        method = method.with_eta(method.step_size(0))
 
     def build(values: torch.Tensor, saved: Any = None) -> tuple[torch.nn.Parameter, Decentralized]:
         """As programs do: the model with its parameters, its optimizer, the optimizer's state."""
@@ -73,11 +101,13 @@ def own_loop(problem: Problem, method: Algorithm) -> list[torch.Tensor]:
         x.grad = f.grad(x.detach()[None], f.sample(sample.t, sample.k))[0]
         return (x.detach() ** 2).sum()
 
-    models = []
+    models, scheduler = [], scheduler_for(name, optimizer)
     for t in range(ROUNDS):
         optimizer.step(closure)
         models.append(x.detach().clone())
-        if t == 1:
+        if scheduler is not None:
+            scheduler.step()
+        elif t == 1:
             x, optimizer = build(x.detach().clone(), optimizer.state_dict())
     return models
 
@@ -120,7 +150,8 @@ def main(out: Path) -> None:
     with joined():
         found = {kind: statistics(kind) for kind in ("dsgd", "net-fleet", "ld-sgd")}
         torch.save({"means": found, "said": disagreements()}, out / f"checks-{dist.get_rank()}.pt")
-        models = {name: own_loop(problem, method) for name, (problem, method, _) in optimizers().items()}
+        loops = optimizers() | scheduled()
+        models = {name: own_loop(name, problem, method) for name, (problem, method, _) in loops.items()}
         torch.save(models, out / f"optimizer-{dist.get_rank()}.pt")
         groups = {n: dist.new_group(list(range(n))) for n in range(1, dist.get_world_size() + 1)}
         for n, group in groups.items():

@@ -35,13 +35,21 @@ def links(topology: Topology) -> set[frozenset[int]]:
 # ---- every kind ----
 
 
+def test_a_graphs_parameters_are_keywords_too() -> None:
+    by_keyword = make_topology("erdos-renyi", workers=12, p=0.3, seed=2)
+    by_table = make_topology({"kind": "erdos-renyi", "workers": 12, "p": 0.3}, seed=2)
+    assert (by_keyword.W() != by_table.W()).nnz == 0
+    assert make_topology({"kind": "grid", "rows": 3}, workers=12, rows=3).m == 12
+
+
 @pytest.mark.parametrize("kind", STATIC)
 @pytest.mark.parametrize("weights", ["laplacian", "metropolis", "max-degree"])
 def test_static_kinds_satisfy_section_3_2(kind: str, weights: str) -> None:
     topology = make_topology(kind, workers=16, weights=weights)
     assert (topology.m, topology.name, topology.weights, topology.varying) == (16, kind, weights, False)
     assert list(topology.graph) == list(range(16))
-    mixing.check(topology.W(), topology.graph)
+    mixing.check_every_link(topology.W(), topology.graph)
+    mixing.check_symmetric(topology.W())
     assert topology.W(3) is topology.W()
     assert topology.lam == mixing.second_eigenvalue(topology.W())
     assert topology.messages() == 2 * topology.graph.number_of_edges()
@@ -289,8 +297,8 @@ def own_pair() -> nx.Graph:
     return nx.path_graph(["left", "right"])
 
 
-def own_schedule(workers: int) -> varying.Schedule:
-    return varying.Schedule(nx.path_graph(workers), lambda t: varying.flip_round(workers, t), period=2)
+def own_schedule(workers: int) -> varying.WeightSequence:
+    return varying.WeightSequence(nx.path_graph(workers), lambda t: varying.flip_round(workers, t), period=2)
 
 
 def test_factories_of_the_users_own() -> None:
@@ -308,7 +316,11 @@ def test_factories_of_the_users_own() -> None:
         ("rnig", {"workers": 4}, r"unknown graph 'rnig' \(did you mean 'ring'\?\)"),
         ("ring", {}, r"graph 'ring' needs workers"),
         ("ring", {"workers": 0}, r"workers must be a whole number from 1 on, got 0"),
-        ({"kind": "ring", "workers": 3}, {"workers": 4}, r"says 3 workers but 4 were asked for; say it once"),
+        ({"kind": "ring", "workers": 3}, {"workers": 4}, r"has workers = 3 and 4; give it once"),
+        ({"kind": "erdos-renyi", "p": 0.3}, {"workers": 4, "p": 0.5}, r"has p = 0\.3 and 0\.5; give it once"),
+        ("erdos-renyi", {"workers": 4, "q": 0.5}, r"'erdos-renyi' has no parameter 'q'.*it takes: p"),
+        ("erdos-renyi", {"workers": 4, "p": "half"}, r"'erdos-renyi': p must be a number, got 'half'"),
+        (nx.path_graph(3), {"p": 0.5}, r"a networkx graph takes no parameters, got p"),
         ("hypercube", {"workers": 12}, r"must be a power of two, got 12; use 8 or 16"),
         ("one-peer-hypercube", {"workers": 3}, r"must be a power of two, got 3; use 2 or 4"),
         ({"kind": "grid", "rows": 5}, {"workers": 12}, r"rows must divide the 12 workers, got 5; leave rows out"),

@@ -15,9 +15,15 @@ from netfleet.errors import ConfigError, TopologyError
 from netfleet.registry import Spec
 from netfleet.topology import time_varying as varying
 from netfleet.topology import weights as mixing
-from netfleet.topology.weights import WEIGHTS, check, contraction, second_eigenvalue
+from netfleet.topology.topology import Topology
+from netfleet.topology.weights import WEIGHTS, contraction, second_eigenvalue
 
 BEYOND_DENSE = mixing.DENSE + 100
+
+
+def check(W: csr_array, graph: nx.Graph) -> None:
+    """A topology checks its W against Section 3.2."""
+    Topology.from_graph(graph, W)
 
 
 @st.composite
@@ -195,7 +201,7 @@ def ring_with(changes: dict[tuple[int, int], float]) -> csr_array:
         ({(0, 1): math.nan}, r"W\[0, 1\] = nan, but weights must be finite"),
         ({(2, 2): math.inf}, r"W\[2, 2\] = inf, but weights must be finite"),
         (
-            {(0, 1): 0.1, (1, 2): 0.1, (2, 0): 0.1, (0, 0): -0.1, (1, 1): -0.1, (2, 2): -0.1},
+            {(i, (i + 1) % 5): 0.1 for i in range(5)} | {(i, i): -0.1 for i in range(5)},
             r"W\[0, 1\] = 0\.43.* but W\[1, 0\] = 0\.33.*not symmetric \(Section 3\.2 \(b\)\); use \(W \+ W\.T\) / 2",
         ),
         (

@@ -1,7 +1,7 @@
 """What an algorithm is: hyper-parameters, `init` and `round`, written once for every engine.
 
 An algorithm knows two things only: `f`, its gradient, and `mix`, its neighbours. Tensors are `[..., d]`, one row per
-worker that the engine hosts here: all m in the simulator, one on a peer. It may use elementwise maths, `f` and
+worker that the engine hosts here: all m in the simulator, one at a site. It may use elementwise maths, `f` and
 `mix`; it may not reduce or index over the worker axis (`tests/algorithms/test_conformance.py` catches that).
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, overload
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, overload
 
 from torch import Tensor
 
-from netfleet.algorithms.schedules import Schedule, as_schedule
+from netfleet.algorithms.schedules import Schedule, StepSize, as_schedule
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.registry import Registry
@@ -50,6 +50,9 @@ class State(Protocol):
     def __iter__(self) -> Iterator[Tensor]: ...
 
 
+AnyState = State  # within an Algorithm, `State` is its own
+
+
 class Conserved(NamedTuple):
     """A field of the State whose sum over the workers exchanges do not change, and which argument of `mix` feeds it.
 
@@ -64,10 +67,10 @@ class Conserved(NamedTuple):
 class Algorithm(ABC):
     """Base of the hyper-parameter dataclasses: holds and checks the step size η, and K where there is one."""
 
-    eta: float | Mapping[str, Any] | Schedule = 0.01
+    eta: StepSize = 0.01
 
-    State: ClassVar[type]
-    #: Written for a server: `mix` is then the exact average over those who take part, whatever the topology.
+    State: ClassVar[type[NamedTuple]]
+    #: Whether it needs a server: `mix` is then the exact average over those that take part, whatever the topology.
     server: ClassVar[bool] = False
     #: Whether it divides by the step size, which must then never be 0.
     divides_by_eta: ClassVar[bool] = False
@@ -75,15 +78,15 @@ class Algorithm(ABC):
     sums_differences: ClassVar[bool] = False
     #: W must have no eigenvalue below this.
     least_eigenvalue: ClassVar[float] = -1.0
-    #: What a round's exchange carries that must not get lost with a neighbour; None: nothing.
+    #: What must stay conserved when a neighbour is lost; None: nothing.
     conserves: ClassVar[Conserved | None] = None
     title: ClassVar[str] = ""
     #: What its paper's convergence theorem asks of the difference between the workers' data.
     assumes: ClassVar[str] = "none stated"
     citation: ClassVar[str] = ""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         cls.title = cls.__dict__.get("title", cls.__name__)
 
     def __post_init__(self) -> None:
@@ -98,6 +101,10 @@ class Algorithm(ABC):
         """η of round t."""
         return self.eta(t)  # type: ignore[operator]
 
+    def with_eta(self, eta: float | Schedule) -> Self:
+        """The same method with another step size."""
+        return replace(self, eta=eta)
+
     def flow(self, t: int) -> float:
         """The factor with which round t's differences enter what it conserves."""
         return 1.0
@@ -106,12 +113,22 @@ class Algorithm(ABC):
         """What to do about weights whose least eigenvalue is too low."""
         return 'use weights = "laplacian", whose least is 1/3'
 
+    @property
+    def remedy_if_diverged(self) -> str:
+        """What to do about a run that diverged."""
+        if not self.sums_differences:
+            return "Use a smaller step size (eta)"
+        return (
+            "Use a smaller step size (eta) only on a fixed graph without failures; where links fail or change, use a "
+            "method that tracks gradients (net-fleet, k-gt, …), since smaller steps make it worse there"
+        )
+
     @abstractmethod
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
+    def init(self, f: Problem, mix: Mix, x: Tensor) -> AnyState:
         """The state before round 0, from the common initial model in every row of x."""
 
     @abstractmethod
-    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
+    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> AnyState:
         """The state after round t."""
 
 
@@ -122,19 +139,19 @@ def short_citation(bibtex: str) -> str:
 
 
 def check_momentum(value: float, name: str = "beta") -> None:
-    """Refuse a momentum under which a constant gradient would be added up for ever."""
+    """Reject a momentum with which the sum of constant gradients has no limit."""
     if not 0 <= value < 1:
         raise ConfigError(f"{name}, the momentum, must lie in [0, 1), got {value!r}; 0.9 is usual")
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuse a step size that is no step."""
+    """Reject a step size that is not above 0."""
     if not (value > 0 and math.isfinite(value)):
         raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; 1 is usual")
 
 
 def check_period(value: int) -> None:
-    """Refuse a number of rounds that is none."""
+    """Reject a period below one round."""
     if value < 1:
         raise ConfigError(f"period, in rounds, must be at least 1, got {value!r}")
 

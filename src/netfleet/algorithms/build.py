@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from netfleet.algorithms.base import ALGORITHMS, Algorithm
 from netfleet.algorithms.compression.codecs import CODECS
 from netfleet.algorithms.compression.compressed import Compressed
 from netfleet.algorithms.schedules import resolve
-from netfleet.registry import check_type, parameters, split
+from netfleet.registry import Spec, check_type, parameters, split
 
 
-def make_algorithm(spec: str | Mapping[str, Any]) -> Algorithm:
-    """The algorithm of a specification; its `compress` table says how its messages are made short."""
+def make_algorithm(spec: Spec) -> Algorithm:
+    """The algorithm of a specification; its `compress` table says how its messages are compressed."""
     kind, params = split(spec, "algorithm")
     compress = params.pop("compress", None)
     method = ALGORITHMS.build({"kind": kind, **params})
@@ -23,7 +22,7 @@ def make_algorithm(spec: str | Mapping[str, Any]) -> Algorithm:
     return Compressed(method=method, codec=CODECS.build(codec), **settings)
 
 
-def resolve_algorithm(spec: str | Mapping[str, Any]) -> dict[str, Any]:
+def resolve_algorithm(spec: Spec) -> dict[str, Any]:
     """A specification with every default written out."""
     kind, params = split(spec, "algorithm")
     compress = params.pop("compress", None)
@@ -34,7 +33,7 @@ def resolve_algorithm(spec: str | Mapping[str, Any]) -> dict[str, Any]:
     return resolved
 
 
-def _divided(compress: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _divided(compress: object) -> tuple[dict[str, object], dict[str, Any]]:
     """A `compress` table as the codec's part and the wrapper's, whose defaults are written out."""
     kind, params = split(compress, "compress")
     settings = {}

@@ -7,9 +7,10 @@ r"""DSGT with local steps: plain SGD between exchanges, one step of gradient tra
     θ ← W θ − η ϑ,  ϑ ← W ϑ + g(θ) − g_before                                     (1)
     θ ← θ − η ∇F(θ; ξ),  K − 1 times                                             (2)
 
-As the NET-FLEET paper tells it: local SGD, then one round of gradient tracking. The local steps carry no correction,
-so with K > 1 and a fixed step size it does not reach the optimum of heterogeneous objectives; with K = 1 it is GT-
-SGD.
+As the NET-FLEET paper tells it: local SGD, then one round of gradient tracking. K counts the tracking step too, so it
+is one more than the paper's number of local steps, and a round takes K gradients as in the other methods. The local
+steps carry no correction, so with K > 1 and a fixed step size it does not reach the optimum of heterogeneous
+objectives; with K = 1 it is GT-SGD.
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ average LED is SCAFFOLD (option II).
 Without gradients, (1) to (3) are stable on an eigenvalue λ of W while τ β < 2 (1 + λ) / (1 − λ): the weights must have
 none below (τβ − 2) / (τβ + 2), which for β = 1/τ is −1/3. A smaller step size does not help where that fails. With
 β = 0 nothing is learned; that is LD-SGD.
+
+On graphs that change from round to round, with late messages and where many are lost, β = 1/τ is unstable too, for
+every W; β = 0.1/τ is stable on all of these (`runs/requirements.py` tries it).
 """
 
 from __future__ import annotations

@@ -12,6 +12,10 @@ r"""ProxSkip and its federated form Scaffnew: a coin decides after every local s
 A round here lasts from one exchange to the next, a geometric number of steps with mean K, the same for all workers;
 with a fixed number these are the equations of LED with β = 1/K. Scaffnew's mean is exact; on a graph W takes its
 place.
+
+Without gradients, the second moment of a round with a random number of steps is stable on an eigenvalue λ of W while
+λ > −1/(2K + 1): the mean of (steps/K)² is 2 − 1/K, and the largest eigenvalue of E[M ⊗ M] reaches 1 there, where M is
+the matrix of one round. For K = 1 that is LED's −1/3; below it noise adds up, whatever the step size.
 """
 
 from __future__ import annotations
@@ -39,6 +43,11 @@ class ProxSkip(LED):
   booktitle = {International Conference on Machine Learning (ICML)},
   year      = {2022}
 }"""
+
+    @property
+    def least_eigenvalue(self) -> float:  # type: ignore[override]
+        """Below it the second moment grows, because the number of steps is random."""
+        return -1 / (2 * self.K + 1)
 
     def steps(self, f: Problem, t: int) -> int:
         """How often the coin is thrown in round t until it says to communicate."""

@@ -14,10 +14,11 @@ from netfleet.errors import ConfigError
 from netfleet.registry import Registry
 
 Schedule = Callable[[int], float]
+StepSize = float | Mapping[str, object] | Schedule
 SCHEDULES: Registry[Schedule] = Registry("schedule")
 
 
-def as_schedule(eta: float | Mapping[str, Any] | Schedule) -> Schedule:
+def as_schedule(eta: StepSize) -> Schedule:
     """A step size in any of its forms (number, table, function of the round) as a function of the round."""
     if isinstance(eta, int | float) and not isinstance(eta, bool):
         return Constant(float(eta))
@@ -28,12 +29,11 @@ def as_schedule(eta: float | Mapping[str, Any] | Schedule) -> Schedule:
     raise ConfigError(f"step size must be a number above 0 or a table with a kind, got {eta!r}; write eta = 0.01")
 
 
-def resolve(eta: Any) -> Any:
+def resolve(eta: object) -> object:
     """A step size with every default of its table written out."""
     if not isinstance(eta, Mapping):
         return eta
-    table = SCHEDULES.resolve(eta)
-    return {key: resolve(value) for key, value in table.items()}
+    return {key: resolve(value) for key, value in SCHEDULES.resolve(eta).items()}
 
 
 def _positive(value: float, name: str = "step size") -> None:

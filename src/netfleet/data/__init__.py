@@ -1,4 +1,4 @@
-"""Data: sources (what there is to learn) and partitions (who has what of it)."""
+"""Data: sources (labelled rows) and partitions (which worker has which rows)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ def load_dataset(spec: Spec) -> Dataset:
     >>> load_dataset("digits").train_x.shape
     torch.Size([1437, 1, 8, 8])
     """
-    dataset = SOURCES.build(spec)
-    if not isinstance(dataset, Dataset):
-        raise ConfigError(
-            f"data source {split(spec, SOURCES.what)[0]!r} returned {type(dataset).__name__}, expected "
-            f"netfleet.data.Dataset; return a Dataset from your factory"
-        )
-    return dataset
+    return SOURCES.build(spec)
 
 
 def make_partition(spec: Spec, dataset: Dataset, workers: int, seed: int) -> list[npt.NDArray[np.int64]]:

@@ -15,7 +15,7 @@ Found = dict[str, Path]  # from the published name of a file to the file on this
 
 
 def locate(collection: Collection, path: str | None = None, environ: Mapping[str, str] = os.environ) -> Found:
-    """Every file of a collection, downloaded to the cache where nobody has it yet.
+    """Every file of a collection, downloaded to the cache where no folder has it yet.
 
     A `path` that the user gives must have the files: there is no fallback from it.
     """

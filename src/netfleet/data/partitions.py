@@ -1,4 +1,4 @@
-"""Who has which training rows. Pure: a partition is a function of labels (or groups), workers and seed.
+"""Which worker has which training rows. Pure: a partition is a function of labels (or groups), workers and seed.
 
 Each returns one int64 array of row numbers for every worker. Where the paper leaves a choice open:
 
@@ -111,7 +111,7 @@ def by_groups(labels: Rows, workers: int, seed: int, groups: Rows | None, per_wo
             "partition 'groups': the data has no groups; use a source that has them "
             '(data = {kind = "mnist", writers = true}), or partition = "shards" or "dirichlet"'
         )
-    sizes, group_of_row = _group_sizes(groups)
+    _, group_of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     needed = workers * _positive(1 if per_worker is None else per_worker, "per_worker")
     if needed > len(sizes):
         raise DataError(
@@ -186,12 +186,6 @@ def _spread(labels: Rows, cuts: Rows, random: np.random.Generator) -> list[Rows]
     return [np.concatenate(part) for part in zip(*pieces, strict=True)]
 
 
-def _group_sizes(groups: Rows) -> tuple[Rows, Rows]:
-    """The size of every group, and for every row the number of its group among them."""
-    _, group_of_row, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    return sizes, group_of_row
-
-
 def _deal(order: Rows, workers: int, per_worker: int) -> Rows:
     """The worker of each group, −1 for the groups that remain."""
     owner = np.full(len(order), -1)
@@ -200,7 +194,7 @@ def _deal(order: Rows, workers: int, per_worker: int) -> Rows:
 
 
 def _deal_evenly(order: Rows, sizes: Rows, workers: int) -> Rows:
-    """The worker of each group: in this order, whoever has the fewest rows takes the next."""
+    """The worker of each group: in this order, each goes to the worker with the fewest rows so far."""
     owner, load = np.empty(len(order), np.int64), np.zeros(workers, np.int64)
     for group in order:
         owner[group] = load.argmin()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from netfleet.data.catalog import (
     A9A,
@@ -27,9 +28,11 @@ from netfleet.data.formats import Bytes, Sparse, dense, parse_cifar, parse_idx, 
 from netfleet.errors import DataError
 from netfleet.registry import Registry
 
-SOURCES: Registry[Dataset] = Registry("data source")
+SOURCES: Registry[Dataset] = Registry("data source", returns=Dataset)
 Scale = Literal["unit", "standard"]
 Rows = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float32]
 TEST_EVERY = 5  # where a source has no test set of its own, every fifth row is kept for testing
 LABEL_COLUMN, WRITER_COLUMN = 0, 2  # of QMNIST's extended labels
 
@@ -126,7 +129,7 @@ def split_rows(labels: npt.ArrayLike) -> tuple[Rows, Rows]:
     return np.setdiff1d(order, test, assume_unique=True).astype(np.int64), test.astype(np.int64)
 
 
-def moments(pixels: Bytes) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def moments(pixels: Bytes) -> tuple[Floats, Floats]:
     """Mean and standard deviation of each channel of [N, C, H, W] bytes; sums of integers, so exact and lean."""
     count = pixels.size // pixels.shape[1]
     mean = pixels.sum((0, 2, 3), dtype=np.int64) / count
@@ -135,13 +138,7 @@ def moments(pixels: Bytes) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.floa
 
 
 def _images(
-    name: str,
-    train: Bytes,
-    train_y: Bytes,
-    test: Bytes,
-    test_y: Bytes,
-    scale: Scale,
-    groups: torch.Tensor | None = None,
+    name: str, train: Bytes, train_y: Bytes, test: Bytes, test_y: Bytes, scale: Scale, groups: Tensor | None = None
 ) -> Dataset:
     mean, deviation = moments(train) if scale == "standard" else (np.zeros(1), np.full(1, 255.0))
     deviation = np.where(deviation > 0, deviation, 1.0)  # a channel of one colour becomes zero
@@ -149,16 +146,14 @@ def _images(
     return Dataset(name, x, _long(train_y), test_x, _long(test_y), classes=10, groups=groups)
 
 
-def _scaled(
-    pixels: Bytes, shift: npt.NDArray[np.float64], scale: npt.NDArray[np.float64]
-) -> torch.Tensor:  # [N, C, H, W]
+def _scaled(pixels: Bytes, shift: Floats, scale: Floats) -> Tensor:  # [N, C, H, W]
     x = pixels.astype(np.float32)
     x -= shift.astype(np.float32)[:, None, None]
     x /= scale.astype(np.float32)[:, None, None]
     return torch.from_numpy(x)
 
 
-def _writers(collection: Collection, path: str | None, labels: Bytes) -> torch.Tensor:
+def _writers(collection: Collection, path: str | None, labels: Bytes) -> Tensor:
     """The writer of every training image; QMNIST's copy of the labels proves that the rows are the same."""
     (extended,) = _read_idx(collection, path)
     if len(extended) != len(labels):
@@ -181,14 +176,7 @@ def _pair(name: str, train: Sparse, test: Sparse, features: int) -> Dataset:
     return _tabular(name, dense(train, features), y[:cut], dense(test, features), y[cut:], len(classes))
 
 
-def _tabular(
-    name: str,
-    x: npt.NDArray[np.float32],
-    y: npt.NDArray[Any],
-    test_x: npt.NDArray[np.float32],
-    test_y: npt.NDArray[Any],
-    classes: int,
-) -> Dataset:
+def _tabular(name: str, x: Matrix, y: Rows, test_x: Matrix, test_y: Rows, classes: int) -> Dataset:
     return Dataset(name, torch.from_numpy(x), _long(y), torch.from_numpy(test_x), _long(test_y), classes)
 
 
@@ -222,5 +210,5 @@ def _check_shape(shape: tuple[int, ...], file: File, path: Path) -> None:
         raise DataError(f"{path}: holds an array of shape {shape}, expected {file.shape}; replace it with the original")
 
 
-def _long(values: npt.NDArray[Any]) -> torch.Tensor:
+def _long(values: npt.NDArray[Any]) -> Tensor:
     return torch.from_numpy(values.astype(np.int64))

@@ -190,5 +190,5 @@ def part_of(W: csr_array, workers: Sequence[int], hosts: Sequence[int] | None = 
 
 def refuse_memory(network: Network) -> None:
     """A network that remembers is simulated as a whole."""
-    if isinstance(network, Unreliable) and network.remembers:
+    if isinstance(network, Unreliable) and network.has_memory:
         raise ConfigError('late messages and rule = "counters" are simulated only; use engine.kind = "simulator"')

@@ -196,7 +196,7 @@ def _agree(host: Host, algorithm: Algorithm, bad: _Bad | None) -> None:
     seen = host.collective.gather(torch.tensor([bad or _FINE] * len(workers)), workers)
     first = _Bad(*min(seen.tolist()))
     if first != _FINE:
-        raise diverged(algorithm, algorithm.State._fields[first.place], first.t)  # type: ignore[attr-defined]
+        raise diverged(algorithm, algorithm.State._fields[first.place], first.t)
 
 
 class Counted:
@@ -273,7 +273,7 @@ def diverged(algorithm: Algorithm, what: str, t: int) -> DivergedError:
     """The error for a non-finite value: which algorithm, round and step size."""
     return DivergedError(
         f"{algorithm.title} diverged: {what} is not finite in round {t} with step size {algorithm.step_size(t):g}; "
-        f"the last good state is kept. Use a smaller step size (eta)"
+        f"the last good state is kept. {algorithm.remedy_if_diverged}"
     )
 
 

@@ -35,7 +35,7 @@ class Simulator:
         self.problem, self.network = problem, network
         self._product, self._sent = Product(threads or available_threads()), 0
         self._static = None if network.varying else self._matrix(0)
-        self._past = DelayedMixing(network) if isinstance(network, Unreliable) and network.remembers else None
+        self._past = DelayedMixing(network) if isinstance(network, Unreliable) and network.has_memory else None
 
     def _matrix(self, t: int, dtype: torch.dtype | None = None) -> Tensor:
         """W(t), or its one row where all are equal; in the problem's type unless said otherwise."""

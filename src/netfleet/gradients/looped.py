@@ -10,15 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from netfleet import randomness
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool, one_intra_op_thread
-from netfleet.gradients.modes import averaging_batch_norm, without_dropout, without_grad
-from netfleet.gradients.paths import Chunk, Sample
-from netfleet.gradients.replica import Loss, Probe, Replica, kept_generator
-from netfleet.gradients.samples import DeviceSamples
+from netfleet.gradients.paths import PathInputs, Sample, WeightedRows
+from netfleet.gradients.replica import Replica, averaging_batch_norm, kept_generator, without_dropout, without_grad
 
 _GENERATOR = threading.Lock()  # torch's generator is one for all threads
 
@@ -28,20 +26,10 @@ class Looped:
 
     name = "looped"
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loss: Loss,
-        probed: Probe,
-        train: DeviceSamples,
-        test: DeviceSamples,
-        pool: ThreadPool,
-        seed: int,
-        workers: Sequence[int],
-    ) -> None:
-        self.random, self._train, self._test, self._pool = probed.random, train, test, pool
-        self._seed, self._workers, self.device, self._arena = seed, workers, train.device, Arena()
-        self._replicas = [Replica(model, loss, probed.moving) for _ in range(pool.threads)]
+    def __init__(self, inputs: PathInputs, pool: ThreadPool) -> None:
+        self.random, self._train, self._test, self._pool = inputs.probed.random, inputs.train, inputs.test, pool
+        self._seed, self._workers, self.device, self._arena = inputs.seed, inputs.workers, inputs.train.device, Arena()
+        self._replicas = [Replica(inputs.model, inputs.loss, inputs.probed.moving) for _ in range(pool.threads)]
 
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
         out = self._arena.empty_like(x)
@@ -62,15 +50,15 @@ class Looped:
         if buffers is not None:
             replica.store_buffers(buffers[i])
 
-    def sums(self, x: Tensor, lanes: Sequence[Sequence[Chunk]]) -> tuple[Tensor, Tensor]:
-        values = torch.zeros(len(lanes), dtype=x.dtype, device=self.device)
-        sums = torch.zeros(len(lanes), len(x), dtype=x.dtype, device=self.device)
+    def sums(self, x: Tensor, groups: Sequence[Sequence[WeightedRows]]) -> tuple[Tensor, Tensor]:
+        values = torch.zeros(len(groups), dtype=x.dtype, device=self.device)
+        sums = torch.zeros(len(groups), len(x), dtype=x.dtype, device=self.device)
 
-        def lane(slot: int, i: int) -> None:
+        def one(slot: int, i: int) -> None:
             replica = self._replicas[slot]
             replica.load(x)
             with without_dropout(replica.model):
-                for rows, weights in lanes[i]:
+                for rows, weights in groups[i]:
                     inputs, targets = self._train.inputs(rows), self._train.targets(rows)
                     value, gradients = replica.gradient(inputs, targets, weights.to(self.device))
                     values[i] += value
@@ -80,7 +68,7 @@ class Looped:
         with one_intra_op_thread(), self._guarded_generator():
             if self.random:
                 _reseed(self._seed)
-            self._pool.each(lane, len(lanes))
+            self._pool.each(one, len(groups))
         return values, sums
 
     def scores(self, x: Tensor, chunks: Sequence[Tensor], buffers: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -11,8 +11,11 @@ import pickle
 import signal
 import traceback
 import weakref
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from multiprocessing.process import BaseProcess
+from multiprocessing.sharedctypes import Synchronized
+from typing import NamedTuple
 
 import torch
 import torch.multiprocessing as multiprocessing
@@ -22,11 +25,11 @@ from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool
 from netfleet.errors import EngineError
 from netfleet.gradients.looped import Looped
-from netfleet.gradients.paths import Sample
+from netfleet.gradients.paths import PathInputs, Sample
 from netfleet.gradients.replica import Loss
 from netfleet.gradients.samples import share
 
-#: Up to so many threads the looped path uses threads: a seventh of a step may hold the lock (netfleet bench cores).
+#: Up to this many, the looped path uses threads: a seventh of a step may hold the lock (netfleet bench cores).
 MOST_THREADS = 8
 
 
@@ -42,105 +45,103 @@ def can_travel(model: nn.Module, loss: Loss) -> bool:
     return True
 
 
+class _Shared(NamedTuple):
+    """The memory that all processes see."""
+
+    x: Tensor
+    gradients: Tensor
+    rows: Tensor
+    buffers: Tensor | None
+    next: Synchronized[int]  # the number of the next row that no process has taken
+
+
 class Processes(Looped):
     """Gradients in other processes; sums and scores as `Looped`, in threads."""
 
     name = "processes"
 
-    def __init__(self, *parts: Any, processes: int) -> None:
-        super().__init__(*parts)
-        model, loss, probed, train, test, _, seed, workers = parts
-        self._recipe = (model, loss, probed, train.shared(), test.shared(), seed, tuple(workers))
-        self._count = min(processes, len(workers))
-        self._crew: _Crew | None = None
+    def __init__(self, inputs: PathInputs, pool: ThreadPool, processes: int) -> None:
+        super().__init__(inputs, pool)
+        self._inputs = inputs._replace(train=inputs.train.shared(), test=inputs.test.shared())
+        self._count = min(processes, len(inputs.workers))
+        self._running: _Running | None = None
 
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
         assert sample.rows is not None
-        if self._crew is None or not self._crew.fits(sample.rows):
-            self._crew = _Crew(self._recipe, self._count, x, sample.rows, buffers)
-        return self._crew.gradients(x, sample, buffers)
+        if self._running is None or self._running.shared.rows.shape != sample.rows.shape:
+            self._running = _Running(self._inputs, self._count, x, sample.rows, buffers)
+        return self._running.gradients(x, sample, sample.rows, buffers)
 
 
-class _Crew:
+class _Running:
     """The running processes and the memory that they share."""
 
-    def __init__(self, recipe: Any, count: int, x: Tensor, rows: Tensor, buffers: Tensor | None) -> None:
+    def __init__(self, inputs: PathInputs, count: int, x: Tensor, rows: Tensor, buffers: Tensor | None) -> None:
         context = multiprocessing.get_context("spawn")
-        self.x, self.out, self.rows = share(x.clone()), share(torch.empty_like(x)), share(rows.clone())
-        self.buffers = None if buffers is None else share(buffers.clone())
-        self.arena = Arena()
-        self.next = context.Value("q", 0)
+        copied = None if buffers is None else share(buffers.clone())
+        memory = share(x.clone()), share(torch.empty_like(x)), share(rows.clone()), copied
+        self.shared, self.arena = _Shared(*memory, context.Value("q", 0)), Arena()
         self.pipes: list[Connection] = []
         processes = []
         for _ in range(count):
             ours, theirs = context.Pipe()
-            shared = (self.x, self.out, self.rows, self.buffers, self.next)
-            process = context.Process(target=_serve, args=(theirs, recipe, shared), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, inputs, self.shared), daemon=True)
             process.start()
             theirs.close()
             self.pipes.append(ours)
             processes.append(process)
-        weakref.finalize(self, _dismiss, self.pipes, processes)
+        weakref.finalize(self, _stop, self.pipes, processes)
 
-    def fits(self, rows: Tensor) -> bool:
-        return self.rows.shape == rows.shape
-
-    def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
-        self.x.copy_(x)
-        assert sample.rows is not None
-        self.rows.copy_(sample.rows)
-        if buffers is not None and self.buffers is not None:
-            self.buffers.copy_(buffers)
-        self.next.value = 0
-        for pipe in self.pipes:
-            self._talk(pipe.send, (sample.t, sample.k))
-        for pipe in self.pipes:
-            problem = self._talk(pipe.recv)
-            if problem is not None:
-                raise EngineError(f"a process that computes gradients failed:\n{problem}")
-        if buffers is not None and self.buffers is not None:
-            buffers.copy_(self.buffers)
-        return self.arena.empty_like(x).copy_(self.out)
-
-    def _talk(self, action: Any, *message: Any) -> Any:
+    def gradients(self, x: Tensor, sample: Sample, rows: Tensor, buffers: Tensor | None) -> Tensor:
+        shared = self.shared
+        shared.x.copy_(x)
+        shared.rows.copy_(rows)
+        if buffers is not None and shared.buffers is not None:
+            shared.buffers.copy_(buffers)
+        shared.next.value = 0
         try:
-            return action(*message)
+            for pipe in self.pipes:
+                pipe.send((sample.t, sample.k))
+            problems = [pipe.recv() for pipe in self.pipes]
         except (EOFError, OSError):
             raise EngineError(
                 "a process that computes gradients died; in a script of your own, put what starts the run under "
                 f'`if __name__ == "__main__":`, or use at most threads = {MOST_THREADS}'
             ) from None
+        for problem in filter(None, problems):
+            raise EngineError(f"a process that computes gradients failed:\n{problem}")
+        if buffers is not None and shared.buffers is not None:
+            buffers.copy_(shared.buffers)
+        return self.arena.empty_like(x).copy_(shared.gradients)
 
 
-def _dismiss(pipes: list[Connection], processes: list[Any]) -> None:
+def _stop(pipes: list[Connection], processes: Sequence[BaseProcess]) -> None:
     for pipe in pipes:
         pipe.close()
     for process in processes:
         process.join(timeout=5)
 
 
-def _serve(pipe: Connection, recipe: Any, shared: Any) -> None:
-    """What a process does: compute the gradients that nobody has taken yet, whenever told to."""
+def _serve(pipe: Connection, inputs: PathInputs, shared: _Shared) -> None:
+    """What a process does: whenever told to, compute the gradients that no process has taken yet."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted and closes the pipe
     torch.set_num_threads(1)
-    model, loss, probed, train, test, seed, workers = recipe
-    x, out, rows, buffers, counter = shared
-    path = Looped(model, loss, probed, train, test, ThreadPool(1), seed, workers)
+    path = Looped(inputs, ThreadPool(1))
     while True:
         try:
             t, k = pipe.recv()
         except EOFError:
             return
         try:
-            while (i := _take(counter)) < len(rows):
-                path.one(0, i, x, Sample(t, k, 0, rows), buffers, out)
+            while (i := _take(shared.next)) < len(shared.rows):
+                path.one(0, i, shared.x, Sample(t, k, 0, shared.rows), shared.buffers, shared.gradients)
             pipe.send(None)
         except Exception:
             pipe.send(traceback.format_exc())
 
 
-def _take(counter: Any) -> int:
+def _take(counter: Synchronized[int]) -> int:
     with counter.get_lock():
-        taken = int(counter.value)
+        taken = counter.value
         counter.value += 1
         return taken

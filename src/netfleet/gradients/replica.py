@@ -7,8 +7,8 @@ the result. Every row is computed alone on one intra-op thread, so results do no
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 import torch
@@ -111,3 +111,41 @@ def kept_generator(device: torch.device) -> AbstractContextManager[None]:
 
 def _generator_states(device: torch.device) -> list[Tensor]:
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+@contextmanager
+def averaging_batch_norm(model: nn.Module) -> Iterator[None]:
+    """Let every BatchNorm start afresh and take the plain average over the batches that it sees."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Exact values are those of the whole network."""
+    layers = [module for module in model.modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
+    for layer in layers:
+        layer.eval()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.train()
+
+
+def without_grad(task: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Autograd's mode belongs to a thread: switch it off on the thread that runs the task."""
+
+    def run(slot: int, i: int) -> None:
+        with torch.no_grad():
+            task(slot, i)
+
+    return run

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from netfleet.compute.threads import one_intra_op_thread
+from netfleet.compute.threads import ThreadPool, one_intra_op_thread
 from netfleet.gradients.looped import Looped
-from netfleet.gradients.paths import Sample
+from netfleet.gradients.paths import PathInputs, Sample
 from netfleet.gradients.replica import Layout, Loss
 
 
@@ -19,9 +18,9 @@ class Stacked(Looped):
 
     name = "stacked"
 
-    def __init__(self, model: nn.Module, loss: Loss, *rest: Any) -> None:
-        super().__init__(model, loss, *rest)
-        self._gradients = vmap_gradient(model, loss)
+    def __init__(self, inputs: PathInputs, pool: ThreadPool) -> None:
+        super().__init__(inputs, pool)
+        self._gradients = vmap_gradient(inputs.model, inputs.loss)
 
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
         assert sample.rows is not None

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -38,13 +40,13 @@ class Problem(ABC):
     optimum: Tensor | None = None
     smoothness: float | None = None
     variance: float | None = None
-    #: What the draws of mini-batches begin with.
+    #: The seed of the mini-batches.
     seed: int = 0
-    #: Which of the hosted workers take part in this round, `[rows, 1]` or one for all; the engine says so.
+    #: Which of the hosted workers take part in this round, `[rows, 1]` or one for all; set by the engine.
     active: Tensor = torch.tensor([[True]])
     #: Training samples of the hosted workers: what `full_grad` uses.
     size: int = 0
-    #: What `buffers` are before training.
+    #: The `buffers` before training.
     initial_buffers: Tensor | None = None
     #: Module buffers (BatchNorm statistics) `[rows, b]` that `grad` updates, where the model has any.
     buffers: Tensor | None = None
@@ -60,7 +62,7 @@ class Problem(ABC):
         """The same problem hosting only these workers."""
 
     def among(self, rows: Sequence[int]) -> Problem:
-        """The same problem hosting only some of its rows, for a round that the others sit out."""
+        """The same problem hosting only some of its rows, for a round in which the others do not take part."""
         return self.at([self.workers[i] for i in rows])
 
     @abstractmethod
@@ -81,19 +83,14 @@ class Problem(ABC):
 
     @abstractmethod
     def evaluate(
-        self,
-        x: Tensor,
-        *,
-        workers: Sequence[int] | None = None,
-        buffers: Tensor | None = None,
-        limit: int = 0,
+        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
     ) -> Scores:
         """Scores of the models `[rows, d]` on held-out data, from at most `limit` of its samples (0: all).
 
-        `workers` says whose models the rows are, `buffers` their module buffers; without them a row is an average.
+        `workers` are those whose models the rows are, `buffers` their module buffers; without them a row is an average.
         """
 
-    def label_counts(self) -> Any:
+    def label_counts(self) -> npt.NDArray[np.int64] | None:
         """How many samples of each label each worker holds, `[m, classes]`, or None without labels."""
         return None
 

@@ -1,4 +1,4 @@
-"""The models of the experiments; any other `nn.Module` is as welcome ("package.module:factory").
+"""The models of the experiments; "package.module:factory" names any other `nn.Module`.
 
 A factory is given the shape of one input and the number of classes, and returns a module that maps a batch of
 inputs to class scores. None of them applies softmax: that is part of the loss.
@@ -119,7 +119,7 @@ def resnet18(
 class ResidualBlock(nn.Module):
     """Two 3×3 convolutions around which the input is added (the basic block)."""
 
-    stackable = True  # `vmap` can differentiate it (gradients/paths.py)
+    stackable = True  # `vmap` can differentiate it (gradients/choice.py)
 
     def __init__(self, before: int, after: int, stride: int, norm: str) -> None:
         super().__init__()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import ctypes
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,23 +16,19 @@ from netfleet import randomness
 from netfleet.compute.threads import ThreadPool, available_threads
 from netfleet.data import Dataset, label_counts, load_dataset, make_partition
 from netfleet.errors import ConfigError
+from netfleet.gradients.choice import choose_path, native_layers, wants_channels_last
 from netfleet.gradients.looped import Looped
-from netfleet.gradients.native.build import library
-from netfleet.gradients.native.chain import Chain
-from netfleet.gradients.native.layers import Layer, recognise
-from netfleet.gradients.paths import GradientPath, Gradients, Sample, can_stack, should_stack, wants_channels_last
-from netfleet.gradients.processes import MOST_THREADS, Processes, can_travel
+from netfleet.gradients.paths import Gradients, PathInputs, Sample
 from netfleet.gradients.replica import Loss, Replica, flatten, probe
 from netfleet.gradients.samples import DeviceSamples, thin
-from netfleet.gradients.stacked import Stacked
 from netfleet.problems.base import PROBLEMS, Problem, Scores
 from netfleet.problems.models import MODELS
-from netfleet.registry import Registry
+from netfleet.registry import Registry, Spec
 
 LOSSES: Registry[Loss] = Registry("loss")
 BatchNormPolicy = Literal["mixed", "local", "recalibrated"]
 _CHUNK = 512  # samples per forward pass of an evaluation
-_LANES = 8  # partial sums of a full gradient: fixed, so that the sum has one order
+_GROUPS = 8  # of chunks in a full gradient, each summed by itself: fixed, so that the sum has one order
 _DRAWN = 1 << 20  # rows of mini-batches that are drawn ahead, at most
 _CALIBRATION = 2048  # samples that recalibrated BatchNorm statistics are made from
 
@@ -91,7 +86,8 @@ class ModuleProblem(Problem):
         pair = [0, len(data.train_y) - 1]
         trial = data.train_x[pair].to(self.device, dtype), data.train_y[pair].to(self.device)
         self._probed = probe(self.model, self.loss, *trial)
-        self._layers = self._chain()
+        possible = self.device.type == "cpu" and self.loss is _cross_entropy
+        self._layers = native_layers(self.model, tuple(data.train_x.shape[1:]), dtype, possible, gradients)
         last = wants_channels_last(self.model, self.device) if self._layers is None else self._layers[0].kernel_h > 0
         self._train = DeviceSamples(data.train_x, data.train_y, dtype, self.device, last)
         self._test = DeviceSamples(data.test_x, data.test_y, dtype, self.device, last)
@@ -103,22 +99,6 @@ class ModuleProblem(Problem):
                 'mini-batch, or batch_norm = "recalibrated"'
             )
         self._host()
-
-    def _chain(self) -> list[Layer] | None:
-        """The model's layers if it takes the native path."""
-        plain = self.device.type == "cpu" and self.loss is _cross_entropy and self.gradients in ("auto", "native")
-        layers = recognise(self.model, tuple(self.data.train_x.shape[1:])) if plain else None
-        if layers is not None and self._library() is not None:
-            return layers
-        if self.gradients == "native":
-            raise ConfigError(
-                'gradients = "native" needs the CPU, the cross-entropy loss, a model that is a chain of convolutions '
-                '(with ReLU and max-pooling) and linear layers, and a C++ compiler; use gradients = "auto"'
-            )
-        return None
-
-    def _library(self) -> ctypes.CDLL | None:
-        return library(str(self.dtype).removeprefix("torch."))
 
     def _host(self) -> None:
         """Set up what depends on which workers are hosted here."""
@@ -133,47 +113,15 @@ class ModuleProblem(Problem):
         self.mixes_buffers = keeps and self.batch_norm == "mixed"
         self.size = int(self._sizes.sum())
         one = self._probed.random or self.device.type != "cpu"
-        self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _LANES)))
-        self._path = self._choose()
+        self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _GROUPS)))
+        inputs = PathInputs(self.model, self.loss, self._probed, self._train, self._test, self.seed, self.workers)
+        self._path = choose_path(inputs, self._layers, self._pool, self._threads, self.gradients)
         self._drawn: _Drawn | None = None
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
-    def _choose(self) -> GradientPath:
-        """The rule of gradients/paths.py."""
-        if self._layers is not None:
-            native = self._library()
-            assert native is not None
-            return Chain(native, self._layers, self._train, self._test, self._pool)
-        forced = self.gradients == "stacked"
-        pure = not self._probed.random and not self._buffer_start.numel()
-        stacks = pure and should_stack(self.model, self.device)
-        if forced and not (pure and can_stack(self.model)):
-            raise ConfigError(
-                'gradients = "stacked" needs a model of known layers without dropout or running statistics; use '
-                'gradients = "auto"'
-            )
-        parts = (self.model, self.loss, self._probed, self._train, self._test, self._pool, self.seed, self.workers)
-        if forced or (stacks and len(self.workers) > 1 and self.gradients == "auto"):
-            return Stacked(*parts)
-        return Processes(*parts, processes=self._threads) if self._spreads() else Looped(*parts)
-
-    def _spreads(self) -> bool:
-        """Whether the looped path goes to other processes."""
-        forced = self.gradients == "processes"
-        many = self._threads > MOST_THREADS and len(self.workers) > MOST_THREADS and self.gradients == "auto"
-        if self.device.type != "cpu" or len(self.workers) == 1 or not (forced or many):
-            return False
-        travels = can_travel(self.model, self.loss)
-        if forced and not travels:
-            raise ConfigError(
-                'gradients = "processes" needs a model and a loss from a module that other processes can import, not '
-                'from the script that is run; move them to a file of their own, or use gradients = "auto"'
-            )
-        return travels
-
     @property
     def path(self) -> str:
-        """How gradients are computed: "native", "stacked" or "looped" (problems/path.py)."""
+        """How gradients are computed: "native", "stacked", "looped" or "processes" (`gradients/choice.py`)."""
         return self._path.name
 
     def at(self, workers: Sequence[int]) -> ModuleProblem:
@@ -250,7 +198,7 @@ class ModuleProblem(Problem):
         order = self._shuffled(len(rows))
         pieces = -(-len(rows) // _CHUNK)
         chunks = list(zip(rows[order].tensor_split(pieces), weights[order].tensor_split(pieces), strict=True))
-        values, gradients = self._path.sums(x, [chunks[i::_LANES] for i in range(min(_LANES, len(chunks)))])
+        values, gradients = self._path.sums(x, [chunks[i::_GROUPS] for i in range(min(_GROUPS, len(chunks)))])
         return values.sum(), gradients.sum(dim=0)
 
     def _shuffled(self, count: int) -> Tensor:
@@ -264,12 +212,7 @@ class ModuleProblem(Problem):
         return replica.model.eval()
 
     def evaluate(
-        self,
-        x: Tensor,
-        *,
-        workers: Sequence[int] | None = None,
-        buffers: Tensor | None = None,
-        limit: int = 0,
+        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
     ) -> Scores:
         if self._buffer_start.numel() and self.batch_norm == "recalibrated":
             buffers = self._recalibrated(x, workers)
@@ -323,10 +266,10 @@ def _check(batch: int, l2: float, threads: int, sampling: str, parts: Sequence[n
 @PROBLEMS.register("classification")
 def classification(
     workers: int,
-    data: str | Mapping[str, Any] = "digits",
-    partition: str | Mapping[str, Any] = "shards",
-    model: str | Mapping[str, Any] = "mlp",
-    loss: str | Mapping[str, Any] = "cross-entropy",
+    data: Spec = "digits",
+    partition: Spec = "shards",
+    model: Spec = "mlp",
+    loss: Spec = "cross-entropy",
     batch: int = 32,
     l2: float = 0.0,
     sampling: Literal["replacement", "distinct"] = "replacement",

@@ -58,12 +58,7 @@ class _Synthetic(Problem):
         """fᵢ(xᵢ) for each hosted worker, `[rows]`."""
 
     def evaluate(
-        self,
-        x: Tensor,
-        *,
-        workers: Sequence[int] | None = None,
-        buffers: Tensor | None = None,
-        limit: int = 0,
+        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
     ) -> Scores:
         f = self._whole or self
         return Scores(torch.stack([f.values(row.expand(f.m, -1)).mean() for row in x]), None)
@@ -74,7 +69,7 @@ class Quadratics(_Synthetic):
     r"""fᵢ(x) = ½ (x − bᵢ)ᵀ Aᵢ (x − bᵢ) with eigenvalues of Aᵢ in [mu, L] and ‖bᵢ‖ growing with `heterogeneity`.
 
     A stochastic gradient is exact plus Gaussian noise with E‖noise‖² = `sigma`². x* = (Σ Aᵢ)⁻¹ Σ Aᵢ bᵢ. With `parts`,
-    so many functions are dealt out evenly, and each worker has the mean of its own (but for a constant): f is then the
+    that many functions are dealt out evenly, and each worker has the mean of its own (up to a constant): f is then the
     same for any number of workers. With `centred`, the bᵢ are shifted so that x* does not depend on the heterogeneity.
     """
 
@@ -151,7 +146,7 @@ class Quadratics(_Synthetic):
 
 
 class _LogisticLoss(_Synthetic):
-    """The mean of log(1 + exp(−bⱼ aⱼᵀx)) over each worker's n samples, and a penalty that a subclass says.
+    """The mean of log(1 + exp(−bⱼ aⱼᵀx)) over each worker's n samples, and a penalty that a subclass defines.
 
     L and σ² are bounds that hold at every x: λmax(AᵢᵀAᵢ)/(4n) of the worst worker plus the penalty's, and
     meanⱼ‖aᵢⱼ‖²/batch of the worst worker.

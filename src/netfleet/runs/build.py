@@ -10,11 +10,11 @@ import torch
 
 from netfleet.algorithms.base import Algorithm
 from netfleet.algorithms.build import make_algorithm
-from netfleet.algorithms.compression import Compressed
 from netfleet.engines.host import refuse_memory
 from netfleet.errors import ConfigError
 from netfleet.problems.base import PROBLEMS, Problem
 from netfleet.runs.config import EngineConfig, Experiment
+from netfleet.runs.requirements import check_network
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
 from netfleet.topology.server import CentralServer
@@ -31,29 +31,8 @@ def network_for(algorithm: Algorithm, topology: Topology, seed: int, faults: Fau
             )
         return CentralServer(topology.m, getattr(algorithm, "participation", 1.0), seed)
     network = topology if faults is None else Unreliable(topology, faults, seed)
-    if isinstance(algorithm, Compressed) and algorithm.memory and network.varying:
-        raise ConfigError(
-            "compress: differences need weights that stay as they are, but these change from round to round; add "
-            "memory = false to send the vectors themselves, or use a fixed graph without failures"
-        )
-    _check_eigenvalues(algorithm, topology)
+    check_network(algorithm, topology, faults)
     return network
-
-
-def _check_eigenvalues(method: Algorithm, topology: Topology) -> None:
-    if method.least_eigenvalue <= -1:
-        return
-    if not topology.weight_sequence.symmetric:
-        raise ConfigError(
-            f"{method.title} needs symmetric weights, but {topology.name!r} has rounds in which workers are not heard "
-            f"by those whom they hear; use another graph, or a method that tracks gradients"
-        )
-    least = topology.least_eigenvalue
-    if least < method.least_eigenvalue - 1e-9:
-        raise ConfigError(
-            f"{method.title} diverges if W has an eigenvalue below {method.least_eigenvalue:.3g}, and the least is "
-            f"{least:.3g} here; {method.remedy(least)}"
-        )
 
 
 @dataclass(frozen=True)
@@ -109,7 +88,7 @@ def check_run(algorithm: Algorithm, settings: Experiment, setting: Setting) -> N
     network = network_for(algorithm, setting.topology, 0, settings.network)
     if settings.engine.kind != "simulator":
         refuse_memory(network)
-    if setting.problem.mixes_buffers and isinstance(network, Unreliable) and network.remembers:
+    if setting.problem.mixes_buffers and isinstance(network, Unreliable) and network.has_memory:
         raise ConfigError(
             'network: with late messages or rule = "counters" averaged running statistics may become negative; use '
             'batch_norm = "local" or "recalibrated", or GroupNorm'

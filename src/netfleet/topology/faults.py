@@ -1,18 +1,17 @@
-"""Imperfect networks: messages that are lost or late, workers that are away for a while, and what is done about it.
+"""Imperfect networks: lost messages, late messages, workers that are away for a while, and the rules for them.
 
 | rule | when a message is missing | when it is late |
 |---|---|---|
 | "drop" | both ends leave the link out and keep its weight | both ends use what they had when it was sent, damped |
 | "fold" | the reader keeps the weight; the other end does not know | the reader uses it as if it were new |
-| "ignore" | the reader goes without, its weights no longer sum to 1 | the reader uses it as if it were new |
-| "counters" | sums of all that was sent travel, so the next message brings what was lost | (not combined) |
+| "ignore" | the reader uses nothing in its place, so its weights no longer sum to 1 | as "fold" |
+| "counters" | messages carry the sum of all that was sent, so the next one brings what was lost | (not combined) |
 
-Mixing is a sum over links of wᵢⱼ (xⱼ − xᵢ), which the two ends see with opposite signs. Where a rule keeps that so,
-Σᵢ xᵢ survives the exchange, and with it the invariant of gradient tracking; "fold" and "ignore", which are what most
-systems do, lose it. A worker that is away has its links dropped at both ends, computes nothing, and comes back with
-what it had.
+Mixing is a sum over links of wᵢⱼ (xⱼ − xᵢ), which the two ends see with opposite signs. A rule that preserves this
+leaves Σᵢ xᵢ as it is, and with it the invariant of gradient tracking; "fold" and "ignore", which most systems use, do
+not. A worker that is away has its links dropped at both ends, computes nothing, and returns with the state it had.
 
-Old differences can swing: x⁺ = x − L x_{t−τ} is stable only while every eigenvalue of L = I − W is below
+Old differences can oscillate: x⁺ = x − L x_{t−τ} is stable only while every eigenvalue of L = I − W is below
 2 sin(π / (4τ + 2)) (Levin and May 1976). So with late messages the weights of the links are lowered to nine tenths of
 that for the longest delay.
 """
@@ -34,20 +33,20 @@ from netfleet.topology.topology import Topology
 
 
 class Links(NamedTuple):
-    """What becomes of the links in one round, an entry of W each, the diagonal left out."""
+    """The links of one round, one for each entry of W off the diagonal."""
 
-    i: npt.NDArray[np.int64]  # who reads
-    j: npt.NDArray[np.int64]  # whom
+    i: npt.NDArray[np.int64]  # the reader
+    j: npt.NDArray[np.int64]  # the worker that is read
     w: npt.NDArray[np.float64]
     heard: npt.NDArray[np.bool_]
     apart: npt.NDArray[np.bool_]  # one of the two is away
     delay: npt.NDArray[np.int64]  # in rounds
-    kept: npt.NDArray[np.float64]  # [m], the weight that each worker gives to its own
+    kept: npt.NDArray[np.float64]  # [m], the weight that each worker gives to its own vector
 
 
 @dataclass(frozen=True, eq=False)
 class Unreliable:
-    """A topology whose links and workers fail, each by its own draw for (seed, round, who)."""
+    """A topology whose links and workers fail, each by its own draw for (seed, round, link or worker)."""
 
     topology: Topology
     faults: Faults
@@ -57,10 +56,10 @@ class Unreliable:
     def __post_init__(self) -> None:
         if not self.topology.weight_sequence.symmetric:
             raise ConfigError(
-                f"network: in a round of {self.topology.name!r} workers are not heard by those whom they hear, so no "
-                f"link can fail at both ends; use a graph whose rounds are symmetric"
+                f"network: in a round of {self.topology.name!r} a worker does not hear those that hear it, so no link "
+                f"can fail at both ends; use a graph whose rounds are symmetric"
             )
-        if self.topology.varying and self.remembers:
+        if self.topology.varying and self.has_memory:
             raise ConfigError(
                 f'network: delay and rule = "counters" need a fixed graph, but {self.topology.name!r} changes from '
                 f"round to round"
@@ -78,26 +77,26 @@ class Unreliable:
 
     @property
     def freezes(self) -> bool:
-        """Who is away keeps what it has."""
+        """A worker that is away keeps its state."""
         return self.faults.absent > 0
 
     @property
-    def remembers(self) -> bool:
+    def has_memory(self) -> bool:
         """Whether an exchange depends on those before it, so that no W(t) describes it."""
         return self.faults.delay > 0 or self.faults.rule == "counters"
 
     @cached_property
     def damping(self) -> float:
-        """By what the weights of the links are multiplied, so that late messages do not set the workers swinging."""
+        """The factor on the weights of the links that keeps late messages from making the workers oscillate."""
         if self.faults.delay == 0 or self.faults.rule != "drop" or self.m == 1:
             return 1.0
         largest = 1 - self.topology.least_eigenvalue
         return min(1.0, 0.9 * 2 * math.sin(math.pi / (4 * self.faults.delay + 2)) / largest)
 
     def links(self, t: int) -> Links:
-        """What becomes of the links in round t."""
+        """The links of round t."""
         links = self._last.get(t)
-        if links is None:  # peers are threads, and may be in different rounds
+        if links is None:  # the threads of an engine may be in different rounds
             links = self._draw(t)
             self._last.clear()
             self._last[t] = links
@@ -119,17 +118,17 @@ class Unreliable:
         return Links(i, j, w, ~(apart | lost), apart, np.minimum(delay, t), kept)
 
     def _away(self, t: int) -> npt.NDArray[np.bool_]:
-        """Who is away in round t, `[m]`: drawn anew for every spell."""
+        """Which workers are away in round t, `[m]`: drawn anew for every spell."""
         return uniform("absent", self.seed, np.arange(self.m), t // self.faults.spell) < self.faults.absent
 
     def W(self, t: int = 0) -> csr_array:
-        """What round t does to a vector, where that depends on nothing else."""
+        """The matrix of round t, where no earlier round matters."""
         links = self.links(t)
         rows, columns = np.append(links.i, np.arange(self.m)), np.append(links.j, np.arange(self.m))
         return csr_array((np.append(links.w * links.heard, links.kept), (rows, columns)), shape=(self.m, self.m))
 
     def average(self, t: int = 0) -> None:
-        """No row of W(t) is meant to be like the others."""
+        """W(t) is no exact average."""
 
     def sends(self, i: int, t: int = 0) -> int:
         """How many messages worker i sends in an exchange of round t; a lost one was sent."""
@@ -142,13 +141,13 @@ class Unreliable:
         return int(np.count_nonzero(~(away[links.i] | away[links.j])))
 
     def active(self, t: int = 0) -> npt.NDArray[np.bool_] | None:
-        """Who is there in round t."""
+        """Which workers compute in round t."""
         return ~self._away(t) if self.faults.absent else None
 
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong in the network, and the rule for it (`faults.py`).
+    """Which faults the network has, and the rule for them.
 
     A share `loss` of the messages is lost (with rule "drop", of the links), others come up to `delay` rounds late, and
     a share `absent` of the workers is away, drawn anew every `spell` rounds.
@@ -174,5 +173,5 @@ class Faults:
 
     @property
     def any(self) -> bool:
-        """Whether anything goes wrong at all."""
+        """Whether there are any faults."""
         return bool(self.loss or self.delay or self.absent)

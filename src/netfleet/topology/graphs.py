@@ -1,7 +1,7 @@
-"""Graphs by name, by file or at random; every one undirected on workers 0, …, m − 1.
+"""Graphs by name, from a file or at random, all undirected on workers 0, …, m − 1.
 
-The random ones are functions of their seed and are drawn again until they are connected. The time-varying kinds
-(`varying.py`) fix their own weights.
+Random graphs are functions of their seed and are drawn again until they are connected. The time-varying kinds
+(`time_varying.py`) bring their own weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import typing
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import ParseError
 
 import networkx as nx
@@ -28,16 +27,17 @@ from netfleet.topology import time_varying as varying
 from netfleet.topology.time_varying import WeightSequence
 
 Pairs = npt.NDArray[np.int64]
+Factory = Callable[..., nx.Graph | WeightSequence]
 GRAPHS: Registry[nx.Graph | WeightSequence] = Registry("graph")
 TRIES = 200  # drawings of a random graph before giving up on a connected one
 
 
-def _kind(name: str) -> Callable[[Callable[..., nx.Graph | WeightSequence]], Any]:
-    """Register a factory that may count on two workers or more: a single one is the same in every kind."""
+def _kind(name: str) -> Callable[[Factory], Factory]:
+    """Register a factory of graphs on two workers or more; a single worker is the same graph in every kind."""
 
-    def add(factory: Callable[..., nx.Graph | WeightSequence]) -> Callable[..., nx.Graph | WeightSequence]:
+    def add(factory: Factory) -> Factory:
         @functools.wraps(factory)
-        def checked(workers: int, **params: Any) -> nx.Graph | WeightSequence:
+        def checked(workers: int, **params: object) -> nx.Graph | WeightSequence:
             _require(
                 isinstance(workers, int) and workers >= 1,
                 name,
@@ -65,13 +65,13 @@ def path(workers: int) -> nx.Graph:
 
 @_kind("star")
 def star(workers: int) -> nx.Graph:
-    """Worker 0 and everyone else."""
+    """Worker 0 is linked to all others."""
     return nx.star_graph(workers - 1)
 
 
 @_kind("complete")
 def complete(workers: int) -> nx.Graph:
-    """Everyone and everyone else."""
+    """All pairs are linked."""
     return nx.complete_graph(workers)
 
 
@@ -163,8 +163,8 @@ def geometric(workers: int, seed: int, radius: float | None = None) -> nx.Graph:
 def edge_list(path: str, workers: int | None = None) -> nx.Graph:
     """The user's own graph: a GraphML file (`.graphml`, `.graphml.gz`), or text with two names per line.
 
-    In text, `#` starts a comment and a comma is as good as a space. Workers are numbered by the natural order
-    of their names; an edge in either direction is a link.
+    In text, `#` starts a comment, and a comma separates names as a space does. Workers are numbered by the natural
+    order of their names; an edge in either direction is a link.
     """
     graph = numbered(_read_graphml(path) if ".graphml" in Path(path).suffixes else _read_pairs(path))
     expect_workers(graph, workers, "edge-list")
@@ -225,7 +225,7 @@ def _powers(workers: int) -> list[int]:
 
 
 def _from_pairs(workers: int, pairs: Pairs) -> nx.Graph:
-    """The graph of the pairs [e, 2]; a pair given twice counts once, and nobody is linked to itself."""
+    """The graph of the pairs [e, 2]; a pair given twice counts once, and no worker is linked to itself."""
     graph = nx.empty_graph(workers)
     graph.add_edges_from(pairs[pairs[:, 0] != pairs[:, 1]].tolist())
     return graph

@@ -2,8 +2,8 @@
 
 | symbol | here | meaning |
 |---|---|---|
-| m, n | `m`, `n` | number of workers, and of those that a round is done with |
-| 𝒮_t | `chosen(t)` | who takes part in round t |
+| m, n | `m`, `n` | number of workers, and of those that take part in a round |
+| 𝒮_t | `chosen(t)` | the workers that take part in round t |
 
 Engines see a network only through `Network`; a `Topology` is one.
 """
@@ -21,7 +21,7 @@ Weights = npt.NDArray[np.float64]
 
 
 class Network(Protocol):
-    """Who hears whom in round t, with what weight, and how many messages that takes."""
+    """Which workers exchange messages in round t, with which weights, and how many messages that takes."""
 
     @property
     def m(self) -> int: ...
@@ -29,20 +29,20 @@ class Network(Protocol):
     def varying(self) -> bool: ...
 
     def W(self, t: int = 0) -> csr_array:
-        """The weights of round t; row i is what worker i makes of the others."""
+        """The weights of round t; row i are those that worker i gives to the others."""
 
     def average(self, t: int = 0) -> Weights | None:
-        """The one row of a W(t) whose rows are all equal, where that is how it is meant."""
+        """The row of a W(t) that is an exact average, whose rows are all equal; None for other networks."""
 
     def sends(self, i: int, t: int = 0) -> int:
-        """Messages of one exchange that are sent by worker i, or to it by a server."""
+        """Messages of one exchange that worker i sends, or that a server sends to it."""
 
     def messages(self, t: int = 0) -> int:
         """Messages of one exchange, of all workers."""
 
     def active(self, t: int = 0) -> Mask | None:
-        """Who computes in round t, `[m]`; None: all do."""
+        """Which workers compute in round t, `[m]`; None: all do."""
 
     @property
     def freezes(self) -> bool:
-        """Whether those who do not compute keep all that they have; else the method says what they keep."""
+        """Whether workers that do not compute keep their state; else the method says what they keep."""

@@ -1,4 +1,4 @@
-"""A server that averages exactly over those who take part in a round."""
+"""A server that averages exactly over the workers that take part in a round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from netfleet.topology.network import Mask, Weights
 
 @dataclass(frozen=True)
 class CentralServer:
-    """The exact average over those who take part, given to everyone: one message up and one down for each of them."""
+    """The exact average over those that take part, sent to all: a message up and one down for each that takes part."""
 
     m: int
     participation: float = 1.0
@@ -37,7 +37,7 @@ class CentralServer:
         return False
 
     def chosen(self, t: int) -> list[int]:
-        """Who takes part in round t: n workers drawn for (seed, t)."""
+        """The workers that take part in round t: n of them, drawn for (seed, t)."""
         if not self.varying:
             return list(range(self.m))
         return sorted(generator("participation", self.seed, t).permutation(self.m)[: self.n].tolist())
@@ -61,13 +61,13 @@ class CentralServer:
 
 
 def check_participation(value: float) -> None:
-    """Refuse a share of the workers that is none."""
+    """Reject a share outside (0, 1]."""
     if not 0 < value <= 1:
         raise ConfigError(
-            f"participation, the share of workers that a round is done with, must lie in (0, 1] (1: all), got {value!r}"
+            f"participation, the share of workers that take part in a round, must lie in (0, 1] (1: all), got {value!r}"
         )
 
 
 def participants(m: int, participation: float) -> int:
-    """How many of m workers that share is; at least one."""
+    """How many of m workers take part; at least one."""
     return max(1, round(participation * m))

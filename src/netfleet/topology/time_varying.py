@@ -1,7 +1,7 @@
 """Consensus matrices that change from round to round: W(t), a pure function of t.
 
 In each of the kinds here a worker averages half and half with one partner per round, W(t) = (I + P(t)) / 2
-for a permutation P(t), so a round costs at most one message per worker. `topology.py` registers them.
+for a permutation P(t), so a round costs at most one message per worker. `graphs.py` registers them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def rate(sequence: WeightSequence) -> float:
 
 
 def halves(partner: Indices) -> csr_array:
-    """(I + P) / 2 for the permutation i ↦ partner[i]; who is its own partner keeps what it has."""
+    """(I + P) / 2 for the permutation i ↦ partner[i]; a worker that is its own partner keeps its vector."""
     m = len(partner)
     i = np.arange(m)
     rows, columns = np.concatenate([i, i]), np.concatenate([i, partner])
@@ -68,7 +68,7 @@ def halves(partner: Indices) -> csr_array:
 
 
 def powers(m: int) -> int:
-    """How many powers of two lie below m: the period of the one-peer kinds."""
+    """How many powers of two lie below m: the period of the one-peer kinds of graph."""
     return (m - 1).bit_length()
 
 

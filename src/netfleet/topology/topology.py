@@ -1,10 +1,7 @@
-"""Who talks to whom: graphs by name, by file or from networkx, and the `Topology` they make with weights.
+"""A `Topology`: a graph by name, from a file or from networkx, and its weights.
 
-    >>> make_topology("ring", workers=8, weights="metropolis").describe()["degree_max"]
-    2
-
-Every graph here is undirected on workers 0, …, m − 1. The random ones are functions of their seed and are
-drawn again until they are connected. The time-varying kinds (`varying.py`) fix their own weights.
+>>> make_topology("ring", workers=8, weights="metropolis").describe()["degree_max"]
+2
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ class Topology:
 
     @property
     def graph(self) -> nx.Graph:
-        """The links; with a time-varying W all that any round uses."""
+        """The links; with a time-varying W those that any round uses."""
         return self.weight_sequence.graph
 
     @property
@@ -89,14 +86,14 @@ class Topology:
 
     @cached_property
     def lam(self) -> float:
-        """λ; with a time-varying W the contraction per round (`varying.rate`)."""
+        """λ; with a time-varying W the contraction per round (`time_varying.rate`)."""
         return varying.rate(self.weight_sequence) if self.varying else mixing.second_eigenvalue(self.W())
 
     @cached_property
     def least_eigenvalue(self) -> float:
         """The least eigenvalue of a symmetric W, over all rounds of its period (or the first, where there is none)."""
-        rounds = range(self.weight_sequence.period or 1)
-        return min(1 - mixing.spectral_radius(partial(_less_itself, self.W(t)), self.m) for t in rounds)
+        rounds = map(self.W, range(self.weight_sequence.period or 1))
+        return min(1 - mixing.spectral_radius(lambda v, W=W: v - W @ v, self.m) for W in rounds)  # type: ignore[misc]
 
     @property
     def gap(self) -> float:
@@ -104,11 +101,11 @@ class Topology:
         return 1 - self.lam
 
     def neighbours(self, i: int, t: int = 0) -> list[int]:
-        """Whom worker i needs in round t: all j ≠ i with Wᵢⱼ ≠ 0."""
+        """The workers that worker i reads in round t: all j ≠ i with Wᵢⱼ ≠ 0."""
         return _others(self.W(t), i)
 
     def readers(self, i: int, t: int = 0) -> list[int]:
-        """Who needs worker i in round t: all j ≠ i with Wⱼᵢ ≠ 0; its neighbours where W is symmetric."""
+        """The workers that read worker i in round t: all j ≠ i with Wⱼᵢ ≠ 0; its neighbours where W is symmetric."""
         return _others(self.W(t) if self.weight_sequence.symmetric else csr_array(self.W(t).T), i)
 
     def row(self, i: int, t: int = 0) -> dict[int, float]:
@@ -118,15 +115,15 @@ class Topology:
         return {j: w for j, w in zip(W.indices[part].tolist(), W.data[part].tolist(), strict=True) if w != 0}
 
     def average(self, t: int = 0) -> None:
-        """No row of W(t) is meant to be like the others."""
+        """W(t) is no exact average."""
 
     @property
     def freezes(self) -> bool:
-        """Nobody sits out."""
+        """All workers compute."""
         return False
 
     def active(self, t: int = 0) -> None:
-        """Everyone computes."""
+        """All workers compute."""
 
     def sends(self, i: int, t: int = 0) -> int:
         """How many messages worker i sends in an exchange of round t."""
@@ -138,7 +135,7 @@ class Topology:
         return int(np.count_nonzero(W.data) - np.count_nonzero(W.diagonal()))
 
     def describe(self) -> dict[str, str | int | float | None]:
-        """What a reader wants to know, by plain names; the diameter is `None` where it would take long."""
+        """The numbers of a report by name; the diameter is `None` where it would take long."""
         degrees = [degree for _, degree in self.graph.degree]
         return {
             "name": self.name,
@@ -155,19 +152,31 @@ class Topology:
 
 
 def make_topology(
-    spec: Spec | nx.Graph, *, workers: int | None = None, weights: Spec | npt.ArrayLike | None = None, seed: int = 0
+    spec: Spec | nx.Graph,
+    *,
+    workers: int | None = None,
+    weights: Spec | npt.ArrayLike | None = None,
+    seed: int = 0,
+    **parameters: object,
 ) -> Topology:
-    """The topology of a specification: a kind ("ring"), a table `{kind = "erdos-renyi", p = 0.3}`, or a graph.
+    """The topology of a kind ("ring") and its parameters (p = 0.3), of a table with both, or of a networkx graph.
+
+        >>> make_topology("erdos-renyi", workers=20, p=0.3).m
+        20
 
     Weights are the paper's ("laplacian") unless given; a graph that varies in time brings its own.
     """
     if isinstance(spec, nx.Graph):
+        if parameters:
+            raise ConfigError(f"a networkx graph takes no parameters, got {', '.join(parameters)}; leave them out")
         return Topology.from_graph(spec, "laplacian" if weights is None else weights)
-    kind, params = split(spec, "graph")
-    if workers is not None and params.get("workers", workers) != workers:
-        raise ConfigError(f"graph {kind!r} says {params['workers']} workers but {workers} were asked for; say it once")
-    given = {"seed": seed} | ({} if workers is None or "workers" in params else {"workers": workers})
-    network = GRAPHS.build(spec, **given)
+    kind, table = split(spec, "graph")
+    given = parameters | ({} if workers is None else {"workers": workers})
+    for name in table.keys() & given.keys():
+        if table[name] != given[name]:
+            raise ConfigError(f"graph {kind!r} has {name} = {table[name]!r} and {given[name]!r}; give it once")
+    table = {"kind": kind, **parameters, **table}
+    network = GRAPHS.build(table, seed=seed, **({} if workers is None or "workers" in table else {"workers": workers}))
     if not isinstance(network, WeightSequence):
         expect_workers(network, workers, kind)
         return Topology.from_graph(network, "laplacian" if weights is None else weights, name=kind)
@@ -198,11 +207,6 @@ def _read_matrix(file: Path) -> npt.NDArray[np.float64]:
 
 def _always(W: csr_array, t: int) -> csr_array:
     return W
-
-
-def _less_itself(W: csr_array, v: mixing.Vector) -> mixing.Vector:
-    """(I − W) v."""
-    return np.asarray(v - W @ v)
 
 
 def _others(W: csr_array, i: int) -> list[int]:

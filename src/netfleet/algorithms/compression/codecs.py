@@ -1,7 +1,7 @@
-"""Codecs: a vector of each worker as bytes and back, every row by itself.
+"""Codecs: the vector of each worker as bytes and back, row by row.
 
 What a codec draws at random comes from a key of 64 bits per row, so that a replayed round sends the same bytes. A codec
-that only rounds is lossless for what it has decoded, but none has to be: errors are the wrapper's business.
+need not be exact: the wrapper makes up for its errors.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ def _numbers(wire: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class Codec(ABC):
-    """How a vector is made short. `gamma` is the step towards the neighbours that its errors allow."""
+    """How a vector is compressed. `gamma` is the step towards the neighbours that its errors allow."""
 
     gamma: float = 1.0
     #: Whether some entries are not sent at all.
@@ -249,5 +249,4 @@ class RandomK(_Sparse):
 
 
 def _scattered(places: Tensor, values: Tensor, d: int) -> Tensor:
-    out: Any = torch.zeros(len(values), d, dtype=values.dtype, device=values.device)
-    return out.scatter_(1, places, values)  # type: ignore[no-any-return]
+    return torch.zeros(len(values), d, dtype=values.dtype, device=values.device).scatter_(1, places, values)

@@ -15,26 +15,31 @@ doubly stochastic, (2) leaves Σᵢ xᵢ as it is whatever Q does, so gradient t
 before every exchange: then W may change from round to round, but the error stays. The memory is in float64: what it
 loses in rounding would be added to x again in every round.
 
-Top-k and random-k leave x̂ behind x by many rounds. Gradient tracking bears that (with a lower γ where it swings). D²,
-LED and ProxSkip are refused: their correction sums γ Σⱼ wᵢⱼ (x̂ⱼ − x̂ᵢ) over the rounds and moves x by it, so what is old
-feeds back. Where steep objectives do not damp that, it grows; smaller steps make it worse, and so does a smaller share.
+Top-k and random-k leave x̂ behind x by many rounds. Gradient tracking tolerates that (with a lower γ where it
+oscillates). D², LED and ProxSkip are rejected: their correction sums γ Σⱼ wᵢⱼ (x̂ⱼ − x̂ᵢ) over the rounds and moves x by
+it, so old values feed back. Where steep objectives do not damp that, it grows; smaller steps make it worse, and so does
+a smaller share.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from netfleet import randomness
-from netfleet.algorithms.base import Algorithm, Mix
+from netfleet.algorithms.base import Algorithm, AnyState, Mix
 from netfleet.algorithms.compression.codecs import Codec, Packed
+from netfleet.algorithms.schedules import Schedule, StepSize
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
+
+_TAKEN_OVER = ("title", "divides_by_eta", "sums_differences", "least_eigenvalue")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +50,8 @@ class Compressed(Algorithm):
     codec: Codec
     gamma: float | None = None
     memory: bool = True
-    eta: Any = field(init=False, repr=False)  # the method's
-    State: type = field(init=False, repr=False, compare=False)  # type: ignore[misc]
+    eta: StepSize = field(init=False, repr=False)  # the method's
+    State: type[NamedTuple] = field(init=False, repr=False, compare=False)  # type: ignore[misc]
     citation = """@inproceedings{koloskova2019decentralized,
   title     = {Decentralized Stochastic Optimization and Gossip Algorithms with Compressed Communication},
   author    = {Koloskova, Anastasia and Stich, Sebastian U. and Jaggi, Martin},
@@ -74,11 +79,11 @@ class Compressed(Algorithm):
         inner = self.method.State.__annotations__
         memory = {"known": Tensor, "heard": Tensor} if self.memory else {}
         own = {"eta": self.method.eta, "State": NamedTuple("State", [*inner.items(), *memory.items()])}
-        own |= {name: getattr(self.method, name) for name in ("title", "divides_by_eta", "least_eigenvalue")}
+        own |= {name: getattr(self.method, name) for name in _TAKEN_OVER}
         for name, value in own.items():
             object.__setattr__(self, name, value)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[], Compressed], tuple[()]]:
         """Pickled as what it is made of: its State is a class of its own, which no module has."""
         given = {name: getattr(self, name) for name in ("method", "codec", "gamma", "memory")}
         return functools.partial(Compressed, **given), ()
@@ -86,19 +91,22 @@ class Compressed(Algorithm):
     def remedy(self, least: float) -> str:
         return self.method.remedy(least)
 
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> Any:
+    def with_eta(self, eta: float | Schedule) -> Self:
+        return replace(self, method=self.method.with_eta(eta))
+
+    def init(self, f: Problem, mix: Mix, x: Tensor) -> AnyState:
         nothing = x[:, :0].double()
         channel = _Channel(self, f, mix, -1, nothing, nothing)
         return self._outer(self.method.init(f, channel, x), channel)
 
-    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> Any:
-        fields = len(self.method.State._fields)  # type: ignore[attr-defined]
+    def round(self, f: Problem, mix: Mix, t: int, s: Any) -> AnyState:
+        fields = len(self.method.State._fields)
         nothing = s.x[:, :0].double()
         channel = _Channel(self, f, mix, t, *(s[fields:] if self.memory and t > 0 else (nothing, nothing)))
-        return self._outer(self.method.round(f, channel, t, self.method.State(*s[:fields])), channel)
+        return self._outer(self.method.round(f, channel, t, self.method.State._make(s[:fields])), channel)
 
-    def _outer(self, inner: Any, channel: _Channel) -> Any:
-        return self.State(*inner, *(channel.memory() if self.memory else ()))
+    def _outer(self, inner: AnyState, channel: _Channel) -> AnyState:
+        return cast(AnyState, self.State._make([*inner, *(channel.memory() if self.memory else ())]))
 
 
 class _Channel:

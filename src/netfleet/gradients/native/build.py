@@ -1,7 +1,7 @@
-"""Compiles `chain.cpp` once per machine: the library is kept in the cache folder under a hash of what it is made of.
+"""Compiles `chain.cpp` once per machine: the library is kept in the cache folder under a hash of its source and flags.
 
-There is nothing to install and nothing to configure. Without a compiler netfleet works as well, through PyTorch, and
-says so.
+There is nothing to install and nothing to configure. Without a compiler netfleet computes gradients with PyTorch and
+warns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from netfleet.data.files import cache_folder
 
 SOURCE = Path(__file__).with_name("chain.cpp")
-#: Tried in this order: compilers differ in how they spell "for this very processor".
+#: Tried in this order: compilers have different options for "this processor".
 _TARGETS: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]
 _SCALARS = {"float32": "float", "float64": "double"}
 _FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC"]

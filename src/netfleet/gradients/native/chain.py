@@ -12,37 +12,21 @@ from torch import Tensor
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool
 from netfleet.gradients.native.layers import Layer, as_array
-from netfleet.gradients.paths import Chunk, Sample
+from netfleet.gradients.paths import Sample, WeightedRows
 from netfleet.gradients.samples import DeviceSamples
 
 _ALIGNMENT = 64
 
 
 class _Job(ctypes.Structure):
-    """`Job` of chain.cpp: the same fields in the same order."""
+    """`Job` of chain.cpp: the same fields in the same order, each a number or an address (0: none) of 64 bits."""
 
-    _fields_ = (
-        ("layers", ctypes.c_void_p),
-        ("depth", ctypes.c_int64),
-        ("tasks", ctypes.c_int64),
-        ("model", ctypes.c_void_p),
-        ("offset", ctypes.c_void_p),
-        ("x", ctypes.c_void_p),
-        ("d", ctypes.c_int64),
-        ("data", ctypes.c_void_p),
-        ("size", ctypes.c_int64),
-        ("labels", ctypes.c_void_p),
-        ("rows", ctypes.c_void_p),
-        ("weights", ctypes.c_void_p),
-        ("gradient", ctypes.c_void_p),
-        ("value", ctypes.c_void_p),
-        ("correct", ctypes.c_void_p),
-        ("next", ctypes.c_void_p),
-    )
+    _numbers = "layers depth tasks model offset x d data size labels rows weights gradient value correct next"
+    _fields_ = tuple((name, ctypes.c_int64) for name in _numbers.split())
 
 
 class Chain:
-    """The `Path` of a model that is a chain of layers."""
+    """The path of a model that is a chain of layers."""
 
     name = "native"
 
@@ -63,11 +47,13 @@ class Chain:
         self._run(self._train, x, models, offsets, sample.rows, gradient=out)
         return out
 
-    def sums(self, x: Tensor, lanes: Sequence[Sequence[Chunk]]) -> tuple[Tensor, Tensor]:
-        rows, weights = (torch.cat(parts) for parts in zip(*(chunk for lane in lanes for chunk in lane), strict=True))
-        offsets = torch.tensor([0, *(sum(len(rows) for rows, _ in lane) for lane in lanes)]).cumsum(0)
-        gradient = torch.empty(len(lanes), len(x), dtype=x.dtype)
-        model = torch.zeros(len(lanes), dtype=torch.int64)
+    def sums(self, x: Tensor, groups: Sequence[Sequence[WeightedRows]]) -> tuple[Tensor, Tensor]:
+        rows, weights = (
+            torch.cat(parts) for parts in zip(*(chunk for group in groups for chunk in group), strict=True)
+        )
+        offsets = torch.tensor([0, *(sum(len(rows) for rows, _ in group) for group in groups)]).cumsum(0)
+        gradient = torch.empty(len(groups), len(x), dtype=x.dtype)
+        model = torch.zeros(len(groups), dtype=torch.int64)
         value, _ = self._run(self._train, x, model, offsets, rows, weights=weights, gradient=gradient)
         return value, gradient
 
@@ -105,8 +91,8 @@ class Chain:
             size=data.size,
             labels=data.labels.data_ptr(),
             rows=rows.data_ptr(),
-            weights=None if weights is None else weights.data_ptr(),
-            gradient=None if gradient is None else gradient.data_ptr(),
+            weights=0 if weights is None else weights.data_ptr(),
+            gradient=0 if gradient is None else gradient.data_ptr(),
             value=value.data_ptr(),
             correct=correct.data_ptr(),
             next=ctypes.addressof(counter),

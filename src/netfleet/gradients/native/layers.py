@@ -102,7 +102,7 @@ class _Reader:
             at += parameter.numel()
 
     def layers(self) -> list[Layer]:
-        value: Any = None  # the node whose output the next layer must take
+        value: fx.Node | None = None  # the node whose output the next layer must take
         for node in self.model.graph.nodes:
             if node.op == "placeholder" and value is None:
                 value = node

@@ -181,7 +181,7 @@ def _pairs(values: Mapping[int, int]) -> Tensor:
 
 def check_losable(algorithm: Algorithm) -> None:
     """Raise unless neighbours of sites that run this method may go and come."""
-    tracks = set(algorithm.State._fields) & {"y", "c"}  # type: ignore[attr-defined]
+    tracks = set(algorithm.State._fields) & {"y", "c"}
     if isinstance(algorithm, Compressed):
         raise ConfigError(
             f"{algorithm.title} with compress: what neighbours remember of each other cannot be taken back, so a site "

@@ -1,0 +1,75 @@
+"""What a method needs of the network that carries its messages."""
+
+from __future__ import annotations
+
+import torch
+
+from netfleet.algorithms.base import Algorithm
+from netfleet.algorithms.compression import Compressed
+from netfleet.engines.loop import Counted, advance, begin
+from netfleet.engines.simulator import Simulator
+from netfleet.errors import ConfigError
+from netfleet.problems.synthetic import Quadratics
+from netfleet.topology.faults import Faults, Unreliable
+from netfleet.topology.network import Network
+from netfleet.topology.topology import Topology
+
+ROUNDS = 500  # that a trial without gradients takes at most
+GROWTH = 10.0  # of the disagreement in such a trial; where it decays in the end, transients stay below this
+
+
+def check_network(method: Algorithm, topology: Topology, faults: Faults | None) -> None:
+    """Reject a network on which a method over a graph diverges or cannot be run."""
+    varying = topology.varying or faults is not None
+    if isinstance(method, Compressed) and method.memory and varying:
+        raise ConfigError(
+            "compress: differences need weights that stay as they are, but these change from round to round; add "
+            "memory = false to send the vectors themselves, or use a fixed graph without failures"
+        )
+    _check_eigenvalues(method, topology)
+    if method.sums_differences and varying and topology.m > 1:
+        carrier = topology if faults is None else Unreliable(topology, faults)
+        if overshoots(method, carrier):
+            raise ConfigError(
+                f"{method.title} diverges on this network, the sooner the smaller the step size: its correction sums "
+                f"differences of models, which overshoot where links fail, are late or change from round to round; use "
+                f"a method that tracks gradients (net-fleet, k-gt, …), a fixed graph with fewer failures, or led with "
+                f"beta = 0.1 / K"
+            )
+
+
+def _check_eigenvalues(method: Algorithm, topology: Topology) -> None:
+    if method.least_eigenvalue <= -1:
+        return
+    if not topology.weight_sequence.symmetric:
+        raise ConfigError(
+            f"{method.title} needs symmetric weights, but {topology.name!r} has rounds in which a worker does not hear "
+            f"those that hear it; use another graph, or a method that tracks gradients"
+        )
+    least = topology.least_eigenvalue
+    if least < method.least_eigenvalue - 1e-9:
+        raise ConfigError(
+            f"{method.title} diverges if W has an eigenvalue below {method.least_eigenvalue:.3g}, and the least is "
+            f"{least:.3g} here; {method.remedy(least)}"
+        )
+
+
+def overshoots(method: Algorithm, network: Network) -> bool:
+    """Whether the workers' disagreement grows `GROWTH`-fold in a trial without gradients.
+
+    Such a round is linear and its step size has no effect, so the trial is the limit of small step sizes.
+    """
+    problem = Quadratics(network.m, d=4, dtype=torch.float64)
+    problem.A.zero_()
+    method, host, f = method.with_eta(1.0), Simulator(problem, network, threads=1), Counted(problem)
+    state, first = begin(host, method, f, problem.b), _disagreement(problem.b)
+    for t in range(ROUNDS):
+        state = advance(host, method, f, t, state)
+        now = _disagreement(state.x) / first
+        if not 1e-2 < now < GROWTH:
+            return not now < 1
+    return False
+
+
+def _disagreement(x: torch.Tensor) -> float:
+    return float((x - x.mean(dim=0)).norm())
