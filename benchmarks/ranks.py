@@ -22,8 +22,9 @@ from benchmarks import setting
 from benchmarks.measure import Timed, alternating
 from netfleet.algorithms import ALGORITHMS
 from netfleet.compute.threads import one_intra_op_thread
-from netfleet.engines.distributed import ProcessGroup, Wire, host_on, joined
+from netfleet.engines.distributed import ProcessGroup, RowExchange, host_on, joined
 from netfleet.engines.host import Tag
+from netfleet.engines.job import Job
 from netfleet.files import write_atomically
 from netfleet.optim import Decentralized
 from netfleet.problems import Quadratics
@@ -62,14 +63,14 @@ def exchange(kind: str, m: int, d: int, calls: int, repeats: int) -> dict[str, A
     }
 
 
-def _bare(wire: Wire, need: Sequence[int], d: int) -> Timed:
+def _bare(wire: RowExchange, need: Sequence[int], d: int) -> Timed:
     """The same bytes between the same ranks, from and into memory that lies ready."""
     ops = []
     for route in wire.routes(0, need):
         for act, rows in ((dist.isend, route.sends), (dist.irecv, route.receives)):
             if rows.count:
                 ready = torch.ones(rows.count, VECTORS * FLOAT * d, dtype=torch.uint8)
-                ops.append(dist.P2POp(act, ready, route.peer, wire.ranks.group))
+                ops.append(dist.P2POp(act, ready, route.rank, wire.ranks.group))
 
     def go() -> None:
         for work in dist.batch_isend_irecv(ops):
@@ -103,8 +104,9 @@ def rounds(model: str, steps: int, repeats: int) -> dict[str, Any]:
     """A round of the paper's setting; every rank computes on one thread."""
     method = ALGORITHMS.build({"kind": "net-fleet", "eta": setting.ETA, "K": steps})
     network = network_for(method, setting.network(), 0)
-    host, _ = host_on(ProcessGroup(), setting.problem(model, threads=1), network, 1)
-    go = setting.rounds_on(host, method)
+    problem = setting.problem(model, threads=1)
+    host, _ = host_on(ProcessGroup(), problem, network, 1)
+    go = setting.rounds_on(host, Job(problem, network, method, 1))
     return {"seconds": alternating([_together(go, 1)], repeats)}
 
 

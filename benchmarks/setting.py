@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import nn
 
 from netfleet import randomness
-from netfleet.algorithms import ALGORITHMS, Algorithm
+from netfleet.algorithms import ALGORITHMS
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.data import Dataset
-from netfleet.engines.loop import Host, Snapshot, train
+from netfleet.engines.job import Host, Job, Snapshot
+from netfleet.engines.loop import train
 from netfleet.engines.simulator import Simulator
 from netfleet.problems import ModuleProblem, Problem
 from netfleet.problems.models import MODELS
@@ -43,29 +45,13 @@ def network(m: int = M) -> Topology:
     return make_topology("erdos-renyi", workers=m)
 
 
-class Silent:
-    """A recorder that wants nothing."""
-
-    def due(self, t: int) -> bool:
-        return False
-
-    def take(self, snapshot: Snapshot, host: Host) -> None:
-        """Never due."""
-
-    def rescue(self, snapshot: Snapshot, host: Host) -> None:
-        """Nothing is kept."""
-
-    def progress(self, t: int) -> None:
-        """Nobody watches."""
-
-
 def rounds(f: Problem, topology: Topology, algorithm: str = "net-fleet", steps: int = K) -> Callable[[], None]:
     """A function that goes one round on in the simulator, as `netfleet run` would, without evaluation."""
     spec = {"kind": algorithm, "eta": ETA} | ({"K": steps} if algorithm in ("net-fleet", "ld-sgd") else {})
-    return rounds_on(Simulator(f, topology), ALGORITHMS.build(spec))
+    return rounds_on(Simulator(f, topology), Job(f, topology, ALGORITHMS.build(spec), 1))
 
 
-def rounds_on(host: Host, method: Algorithm) -> Callable[[], None]:
+def rounds_on(host: Host, job: Job) -> Callable[[], None]:
     """A function that goes one round on."""
     now: Snapshot | None = None
 
@@ -74,8 +60,8 @@ def rounds_on(host: Host, method: Algorithm) -> Callable[[], None]:
         before = now
         with one_intra_op_thread():
             if before is None:
-                now = train(host, method, 1, Silent())
+                now = train(host, job)
             else:
-                now = train(host, method, before.t + 1, Silent(), lambda _: before)
+                now = train(host, replace(job, rounds=before.t + 1, start=lambda *_: before))
 
     return go

@@ -14,10 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from netfleet import engines
 from netfleet.algorithms.build import make_algorithm
 from netfleet.errors import ConfigError
 from netfleet.runs import checkpoint
-from netfleet.runs.build import Setting, build_setting
+from netfleet.runs.build import Setting, build_job, build_setting
 from netfleet.runs.config import Experiment, RunConfig
 from netfleet.runs.history import History
 from netfleet.runs.progress import Display, Quiet, Work
@@ -71,8 +72,8 @@ def perform(todo: Sequence[Job], store: Store, work: Path, display: Display | No
                 display.skip(job.label)
                 continue
             if store.load(job.run) is None:  # the list may be hours old
-                setting = partial(settings, job.experiment, job.run.seed)
-                store.save(run_one(job.experiment, job.run, setting, folder, display, label=job.label))
+                made = partial(settings.job, job.experiment, job.run)
+                store.save(run_one(job.experiment, job.run, made, folder, display, label=job.label))
             else:
                 display.skip(job.label)
             shutil.rmtree(folder)
@@ -127,8 +128,8 @@ def verify(todo: Sequence[Job], store: Store, rounds: int, display: Display | No
     settings, checks = Settings(), []
     for job in todo:
         first = replace(job.experiment, rounds=min(rounds, job.experiment.rounds))
-        setting = partial(settings, job.experiment, job.run.seed)
-        again = run_one(first, job.run, setting, None, display or Quiet(), label=job.label)
+        made = partial(settings.job, first, job.run)
+        again = run_one(first, job.run, made, None, display or Quiet(), label=job.label)
         stored = store.load(job.run)
         assert stored is not None, job.label
         checks.append(compare(job, stored, again, first.rounds))
@@ -160,6 +161,10 @@ class Settings:
         if key != self._key:
             self._setting, self._key = build_setting(experiment, seed), key
         return self._setting
+
+    def job(self, experiment: Experiment, run: RunConfig) -> engines.Job:
+        """What an engine is given for a run."""
+        return build_job(run.config["algorithm"], run.seed, experiment, self(experiment, run.seed))
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from netfleet.errors import ConfigError
 from netfleet.files import write_atomically
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem
-from netfleet.runs.build import Setting, build_setting
+from netfleet.runs.build import Setting, build_job, build_setting
 from netfleet.runs.config import Experiment, RunConfig, Table, config_hash, experiment, make, read_toml
 from netfleet.runs.progress import Display, Quiet, Work
 from netfleet.runs.run import run_one
@@ -271,7 +271,8 @@ def averaged_metric(point: Point, display: Display) -> float:
     built = build_setting(point.experiment, point.seed)
     watched = Watched(built.problem, point.stride, point.study.samples)
     setting = Setting(built.topology, watched.problem)
-    history = run_one(point.experiment, point.run, lambda: setting, None, display, label=point.label)
+    job = build_job(point.run.config["algorithm"], point.run.seed, point.experiment, setting)
+    history = run_one(point.experiment, point.run, lambda: job, None, display, label=point.label)
     return float("inf") if history.diverged else watched.total / watched.count
 
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from netfleet.algorithms import ALGORITHMS, Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.algorithms.compression import Compressed
-from netfleet.engines.distributed import ProcessGroup, Wire
+from netfleet.engines.distributed import ProcessGroup, RowExchange
 from netfleet.engines.host import PartialHost
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.placement import Placement
@@ -74,8 +74,8 @@ class Decentralized(torch.optim.Optimizer):
             )
         self._local = _Local(self._parameters(), list(buffers), ranks, seed)
         network = network_for(self._method, graph, seed)
-        wire = Wire(ranks, network, Placement(tuple((rank,) for rank in range(ranks.size))))
-        self._host = PartialHost(self._local, network, wire, ranks)
+        exchange = RowExchange(ranks, network, Placement(tuple((rank,) for rank in range(ranks.size))))
+        self._host = PartialHost(self._local, network, exchange, ranks)
         self._ranks, self._last_loss = ranks, None
         _check_agreement(ranks, self._local, self._method, graph)
 
@@ -114,7 +114,7 @@ class Decentralized(torch.optim.Optimizer):
         state = advance(self._host, method, f, t, state)
         local.load(state.x[0])
         local.write_buffers(local.buffers)
-        self.state[_STATE] = {"t": t + 1, **dict(zip(state._fields[1:], state[1:], strict=True))}  # type: ignore[index]
+        self.state[_STATE] = {"t": t + 1, **dict(zip(state._fields[1:], tuple(state)[1:], strict=True))}  # type: ignore[index]
         self._last_loss = self._last_loss if local.first_loss is None else local.first_loss
         return self._last_loss
 

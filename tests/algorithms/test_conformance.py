@@ -45,7 +45,7 @@ def test_the_simulator_equals_the_in_memory_peers(method: Algorithm, noisy: Any,
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_the_simulator_equals_the_peers_on_digits(method: Algorithm, model: str, ring: Topology) -> None:
     problem = digits_problem(5, model)
-    ours, theirs = run("simulator", method, problem, ring, 3), run("peers", method, problem, ring, 3)
+    ours, theirs = run("simulator", method, problem, ring, 3), run("threads", method, problem, ring, 3)
     assert_close(ours.snapshots[-1].state, theirs.snapshots[-1].state, 1e-5)
 
 

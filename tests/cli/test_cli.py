@@ -51,9 +51,9 @@ def test_resume_and_overwrite(tmp_path: Path, capsys: Any) -> None:
     arguments = ["run", *SMALL, "--out", str(tmp_path)]
     assert main(arguments) == 0
     assert main(arguments) == 2
-    assert "add --resume to go on with them" in capsys.readouterr().err
+    assert "add --resume to resume them" in capsys.readouterr().err
     assert main([*arguments, "--resume"]) == 0
-    assert main([*arguments, "--overwrite", "--threads", "1", "--engine", "peers"]) == 0
+    assert main([*arguments, "--overwrite", "--threads", "1", "--engine", "threads"]) == 0
 
 
 def test_a_diverging_run_is_reported_and_the_others_finish(tmp_path: Path, capsys: Any) -> None:

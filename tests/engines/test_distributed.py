@@ -14,7 +14,7 @@ import torch
 
 from netfleet import History, load_experiment, run_experiment
 from netfleet.cli import main
-from netfleet.engines import ENGINES
+from netfleet.engines import Job, make_engine
 from netfleet.runs import checkpoint
 from support.cluster_ranks import ROUNDS, cases, optimizers
 from support.problems import Memory
@@ -43,7 +43,7 @@ def simulated() -> Mapping[str, Memory]:
     found = {}
     for name, (problem, method, network) in cases().items():
         found[name] = Memory()
-        ENGINES["simulator"](problem, network, method, ROUNDS, found[name], None, 1)
+        make_engine("simulator").run(Job(problem, network, method, ROUNDS, found[name], None, 1))
     return found
 
 
@@ -76,7 +76,7 @@ def models(computed: Path) -> list[Any]:
 def test_an_optimizer_takes_the_simulators_rounds_also_after_saving(name: str, models: Any) -> None:
     problem, method, network = optimizers()[name]
     memory = Memory()
-    ENGINES["simulator"](problem, network, method, ROUNDS, memory, None, 1)
+    make_engine("simulator").run(Job(problem, network, method, ROUNDS, memory, None, 1))
     for t in range(ROUNDS):
         ours = torch.stack([rank[name][t] for rank in models])
         assert torch.allclose(ours, memory.snapshots[t + 1].state.x, rtol=0, atol=1e-10)

@@ -84,7 +84,7 @@ def test_a_resumed_history_is_the_uninterrupted_one(
         assert all(torch.equal(x, y) for x, y in zip(end_state(a), end_state(b), strict=True))
 
 
-@pytest.mark.parametrize("engines", [("simulator", "peers"), ("peers", "simulator"), ("peers", "peers")])
+@pytest.mark.parametrize("engines", [("simulator", "threads"), ("threads", "simulator"), ("threads", "threads")])
 def test_a_run_can_go_on_in_another_engine(tmp_path: Path, engines: tuple[str, str]) -> None:
     begin, end = (experiment({**TABLE, "engine": {"kind": kind, "dtype": "float64"}}) for kind in engines)
     whole = run_experiment(begin)
@@ -148,7 +148,7 @@ def test_the_time_of_evaluations_is_not_counted(monkeypatch: pytest.MonkeyPatch)
         return real(*args, **limits)
 
     monkeypatch.setattr(recorder, "measure", slow)
-    for engine in ("simulator", "peers"):
+    for engine in ("simulator", "threads"):
         history = simulate(
             "dsgd", problem="quadratics", topology="ring", workers=3, rounds=5,
             evaluation=Evaluation(every=1), engine=EngineConfig(engine),
@@ -167,7 +167,7 @@ def test_runs_of_others_are_not_touched(tmp_path: Path) -> None:
     run_experiment(experiment(TABLE), tmp_path)
     with pytest.raises(CheckpointError, match=r"already holds runs .* add --resume"):
         run_experiment(experiment(TABLE), tmp_path)
-    with pytest.raises(CheckpointError, match="resume with the experiment it was begun with"):
+    with pytest.raises(CheckpointError, match="resume with the experiment that it was started with"):
         run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, resume=True)
     longer = run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, overwrite=True)
     assert longer[0].rounds == 13
@@ -206,7 +206,7 @@ def test_divergence_says_who_when_and_why_and_keeps_the_last_good_state(tmp_path
     assert histories[1].rounds == 400
 
 
-@pytest.mark.parametrize("engine", ["simulator", "peers"])
+@pytest.mark.parametrize("engine", ["simulator", "threads"])
 def test_simulate_raises_on_divergence(engine: str) -> None:
     with pytest.raises(DivergedError, match=r"NET-FLEET diverged: . is not finite in round \d+ with step size 50"):
         simulate(NetFleet(eta=50.0), problem="quadratics", topology="ring", rounds=400, engine=EngineConfig(engine))

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from netfleet import Algorithm, ConfigError, Problem, make_topology
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.distributed import ProcessGroup, joined, run_distributed
+from netfleet.engines.job import Job
 from netfleet.optim import Decentralized
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import network_for
@@ -129,7 +130,7 @@ def main(out: Path) -> None:
             ranks, results = ProcessGroup(group), {}
             for name, (problem, method, network) in cases().items():
                 memory = Memory()
-                run_distributed(problem, network, method, ROUNDS, memory, threads=1, ranks=ranks)
+                run_distributed(Job(problem, network, method, ROUNDS, memory, threads=1), ranks=ranks)
                 results[name] = [(s.t, tuple(s.state), s.bytes, s.samples) for s in memory.snapshots]
             if ranks.keeps_record:
                 torch.save(results, out / f"{n}.pt")

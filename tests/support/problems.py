@@ -13,11 +13,11 @@ from torch import nn
 
 from netfleet import Algorithm, ModuleProblem, Problem, load_dataset, make_partition
 from netfleet.algorithms import ALGORITHMS
-from netfleet.engines.loop import Host, Snapshot, together
+from netfleet.engines.job import Host, NoRecord, Snapshot, gathered
 from netfleet.problems.models import MODELS
 
 
-class Memory:
+class Memory(NoRecord):
     """A recorder that keeps every snapshot."""
 
     def __init__(self) -> None:
@@ -26,15 +26,11 @@ class Memory:
     def due(self, t: int) -> bool:
         return True
 
-    def take(self, snapshot: Snapshot, host: Host) -> None:
-        whole = together(snapshot, host)
+    def record(self, snapshot: Snapshot, host: Host) -> None:
+        whole = gathered(snapshot, host)
         if host.collective.keeps_record:
             self.host = host
             self.snapshots.append(whole)
-
-    def rescue(self, snapshot: Snapshot, host: Host) -> None: ...
-
-    def progress(self, t: int) -> None: ...
 
 
 def rollout(algorithm: Algorithm, f: Problem, mix: Callable[..., Any], rounds: int) -> list[Any]:

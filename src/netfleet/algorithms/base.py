@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, overload
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, overload
 
 from torch import Tensor
 
@@ -47,6 +47,8 @@ class State(Protocol):
     def x(self) -> Tensor: ...
     @property
     def _fields(self) -> tuple[str, ...]: ...
+    @classmethod
+    def _make(cls, iterable: Iterable[Tensor], /) -> Self: ...
     def __iter__(self) -> Iterator[Tensor]: ...
 
 

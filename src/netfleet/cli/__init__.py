@@ -18,6 +18,7 @@ from netfleet.registry import make_importable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from netfleet.runs.build import Settings
     from netfleet.runs.config import Experiment
     from netfleet.runs.history import History
     from netfleet.topology.topology import Topology
@@ -76,7 +77,7 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     run.add_argument("--overwrite", action="store_true", help="delete the runs in --out and start again")
     run.add_argument(
         "--engine",
-        help='"simulator" (all workers at once), "peers" (one thread per worker) or "distributed" (torchrun)',
+        help='"simulator" (all workers at once), "threads" (one thread per worker) or "distributed" (torchrun)',
     )
     run.add_argument("--device", help='"cpu", "cuda", "cuda:1", …')
     run.add_argument("--threads", metavar="N", help="cores to use (default: all; results do not depend on it)")
@@ -239,6 +240,7 @@ def _run(options: argparse.Namespace) -> int:
 
     make_importable(options.file)
     from netfleet.engines import processes
+    from netfleet.runs.build import Settings
     from netfleet.runs.config import load_experiment
     from netfleet.runs.progress import Live
     from netfleet.runs.run import run_experiment
@@ -256,11 +258,12 @@ def _run(options: argparse.Namespace) -> int:
     console = Console(quiet=not speaks)
     try:
         with (
-            processes(experiment.engine.kind, experiment.engine.device, experiment.engine.backend),
+            processes(experiment.engine.kind, experiment.engine.device),
             Live(console, len(experiment.runs())) as live,
         ):
+            settings = Settings(experiment)
             histories = run_experiment(
-                experiment, out, resume=options.resume, overwrite=options.overwrite, display=live
+                experiment, out, resume=options.resume, overwrite=options.overwrite, display=live, settings=settings
             )
     except KeyboardInterrupt:
         again = ["netfleet", "run", *([options.file] if options.file else [])]
@@ -268,16 +271,16 @@ def _run(options: argparse.Namespace) -> int:
         command = shlex.join([*again, "--out", str(out), "--resume"])
         return _interrupted(f"what was reached is in {out}. Go on with: {command}") if speaks else 130
     if speaks:
-        _report(experiment, histories, out, console)
+        _report(experiment, histories, settings, out, console)
     return 1 if any(history.diverged for history in histories) else 0
 
 
-def _report(experiment: Experiment, histories: list[History], out: Path, console: Console) -> None:
+def _report(experiment: Experiment, histories: list[History], settings: Settings, out: Path, console: Console) -> None:
     from netfleet.report import print_summary
     from netfleet.runs.run import write_report_files
 
     print_summary(histories, console)
-    for path in write_report_files(experiment, histories, out):
+    for path in write_report_files(experiment, histories, settings, out):
         console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
     for history in histories:
         if history.diverged:

@@ -1,15 +1,15 @@
 """A host of some of the workers; it sees the others through `exchange` and `collective` only.
 
-The lower seam of every engine with several hosts is one function, `exchange(tag, need, stack)`: it sends the messages
-of this host's workers to the hosts that need them and fills in those of the others. In memory it is a mailbox, on a
-cluster `torch.distributed`.
+The lower seam of every engine with several hosts is one function, `exchange(tag, need, stack, content)`: it sends the
+messages of this host's workers to the hosts that need them and fills in those of the others. Threads use mailboxes, a
+cluster uses `torch.distributed`, sites use gRPC.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from netfleet.algorithms.compression import Packed, pack
 from netfleet.compute.arena import Arena
 from netfleet.compute.products import Product, as_sparse
 from netfleet.engines.collective import Collective
+from netfleet.engines.job import S
 from netfleet.engines.row_blocks import RowBlocks
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
@@ -36,9 +37,9 @@ class Tag(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What the bytes of a message are, for transports that check what they take."""
+    """What the bytes of a message are, for transports that validate messages."""
 
-    words: str  # such as "float32[10330] float32[10330]"
+    words: str  # such as "float32[10330] in 41320"
     finite: Callable[[Tensor], bool]  # whether a message's bytes hold finite numbers only
 
 
@@ -49,7 +50,8 @@ Exchange = Callable[[Tag, Sequence[int], Tensor, Content], None]
 class Part(NamedTuple):
     """What some workers need in a round: whose vectors, host by host, and with what weights.
 
-    The weights of a row are in the order of the workers, wherever their vectors lie: sums are the same on any hosts.
+    The weights of a row are in the order of the workers, wherever their vectors lie, so sums have the same bits for
+    any assignment of workers to hosts.
     """
 
     need: list[int]
@@ -71,7 +73,7 @@ class PartialHost:
         threads: int = 1,
         hosts: Sequence[int] | None = None,
     ) -> None:
-        """`hosts` has the host of each worker, so that what comes from one lies together."""
+        """`hosts` has the host of each worker, so that vectors from one host lie together."""
         self.problem, self.network, self.collective = problem, network, collective
         self._exchange, self._product, self._arena = exchange, Product(threads), Arena()
         self._hosts = hosts
@@ -117,7 +119,7 @@ class PartialHost:
         return [self._weighted(part, vectors) for vectors in values]
 
     def took(self, tag: Tag, argument: int, need: Sequence[int], vectors: Tensor) -> None:
-        """See what an exchange brought: one argument of `mix`, a row for each worker in `need`."""
+        """Called after an exchange with each argument of `mix`: a row for each worker in `need`."""
 
     def _weighted(self, part: Part, values: Tensor) -> Tensor:
         if values.dtype not in self._matrices:
@@ -140,7 +142,7 @@ class PartialHost:
         mask = self.network.active(t)
         return None if mask is None else torch.from_numpy(mask[list(self.problem.workers), None])
 
-    def settle(self, state: Any) -> Any:
+    def settle(self, state: S) -> S:
         return state
 
     def bytes_sent(self) -> int:
@@ -150,7 +152,7 @@ class PartialHost:
         return {}
 
     def load_network_state(self, memory: dict[str, Tensor]) -> None:
-        """This network has no memory."""
+        """Nothing to load: `network_state` is empty."""
 
 
 def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:
@@ -164,18 +166,18 @@ def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether all are; the least and the greatest tell, because NaN is passed on, and need no memory of their own."""
+    """Whether all are finite; the least and the greatest tell, because NaN propagates, and need no extra memory."""
     return not values.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(values))
 
 
 def needed(W: csr_array, workers: Sequence[int]) -> list[int]:
-    """Whose vectors some workers need: their own, and those of all whom they hear."""
+    """Whose vectors some workers need: their own, and those of their neighbours."""
     rows = W[list(workers)]
     return sorted({*workers, *rows.indices[rows.data != 0].tolist()})
 
 
 def part_of(W: csr_array, workers: Sequence[int], hosts: Sequence[int] | None = None) -> Part:
-    """What some workers work with in a round with weights W."""
+    """What some workers need in a round with weights W."""
     need = needed(W, workers)
     if hosts is not None:
         need.sort(key=lambda j: (hosts[j], j))
@@ -189,6 +191,8 @@ def part_of(W: csr_array, workers: Sequence[int], hosts: Sequence[int] | None = 
 
 
 def refuse_memory(network: Network) -> None:
-    """A network that remembers is simulated as a whole."""
+    """Refuse a network whose exchanges depend on earlier ones, which only the simulator supports."""
     if isinstance(network, Unreliable) and network.remembers:
-        raise ConfigError('late messages and rule = "counters" are simulated only; use engine.kind = "simulator"')
+        raise ConfigError(
+            'network: only the simulator supports delay and rule = "counters"; use engine.kind = "simulator"'
+        )

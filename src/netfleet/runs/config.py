@@ -64,19 +64,22 @@ class Evaluation:
         return self.full_every == 0 or t % self.full_every == 0 or t == rounds
 
 
+#: Engine kinds of earlier versions.
+_RENAMED = {"peers": "threads"}
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """Where and how the run is computed; only `dtype` changes the numbers beyond rounding."""
 
-    kind: Literal["simulator", "peers", "distributed"] = "simulator"
+    kind: Literal["simulator", "threads", "distributed"] = "simulator"
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0
     gradients: Literal["auto", "native", "stacked", "looped", "processes"] = "auto"
-    #: Of "distributed": Gloo on CPUs with NCCL between GPUs, Gloo alone, or MPI where torch is built with it.
-    backend: Literal["auto", "gloo", "mpi"] = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", _RENAMED.get(self.kind, self.kind))
         for name, hint in parameters(EngineConfig).items():
             check_type(getattr(self, name), hint.annotation, f"engine.{name}")
         _at_least("engine.threads", self.threads, 0)
@@ -214,7 +217,7 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
         "problem": _resolve_problem({"kind": "classification", **_table(table, "problem")}),
         "algorithms": tuple(_resolve_algorithm(a) for a in algorithms),
         "evaluation": make(Evaluation, _table(table, "evaluation"), "[evaluation]"),
-        "engine": make(EngineConfig, _table(table, "engine"), "[engine]"),
+        "engine": make_engine_config(_table(table, "engine"), "[engine]"),
     }
     if "network" in table:
         faults = make(Faults, _table(table, "network"), "[network]")
@@ -243,6 +246,14 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     if missing:
         raise ConfigError(f"{where} needs {missing[0]!r}; add {missing[0]} = …")
     return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in table.items()})
+
+
+def make_engine_config(table: Mapping[str, Any], where: str) -> EngineConfig:
+    """An [engine] table; it may have what earlier versions wrote: kind = "peers", and backend = "auto"."""
+    known = {key: value for key, value in table.items() if (key, value) != ("backend", "auto")}
+    if known.get("kind") in _RENAMED:
+        known["kind"] = _RENAMED[known["kind"]]
+    return make(EngineConfig, known, where)
 
 
 def _resolve_problem(table: Table) -> Table:
