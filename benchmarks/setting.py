@@ -13,7 +13,8 @@ from netfleet import randomness
 from netfleet.algorithms import ALGORITHMS
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.data import Dataset
-from netfleet.engines.job import Host, Job, Snapshot
+from netfleet.engines.host import Host
+from netfleet.engines.job import Job, Snapshot
 from netfleet.engines.loop import train
 from netfleet.engines.simulator import Simulator
 from netfleet.problems import ModuleProblem, Problem

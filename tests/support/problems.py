@@ -13,11 +13,12 @@ from torch import nn
 
 from netfleet import Algorithm, ModuleProblem, Problem, load_dataset, make_partition
 from netfleet.algorithms import ALGORITHMS
-from netfleet.engines.job import Host, NoRecord, Snapshot, gathered
+from netfleet.engines.host import Host
+from netfleet.engines.job import Recorder, Snapshot, gathered
 from netfleet.problems.models import MODELS
 
 
-class Memory(NoRecord):
+class Memory(Recorder):
     """A recorder that keeps every snapshot."""
 
     def __init__(self) -> None:

@@ -1,15 +1,17 @@
-"""A host of some of the workers; it sees the others through `exchange` and `collective` only.
+"""Hosts: every engine is one or more of them, and each hosts some of the workers.
 
-The lower seam of every engine with several hosts is one function, `exchange(tag, need, stack, content)`: it sends the
+A host sees other hosts through `exchange` and `collective` only. `exchange(tag, need, stack, content)` sends the
 messages of this host's workers to the hosts that need them and fills in those of the others. Threads use mailboxes, a
 cluster uses `torch.distributed`, sites use gRPC.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,16 +19,18 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from netfleet.algorithms import Mix
+from netfleet.algorithms.base import State
 from netfleet.algorithms.compression import Packed, pack
 from netfleet.compute.arena import Arena
 from netfleet.compute.products import Product, as_sparse
 from netfleet.engines.collective import Collective
-from netfleet.engines.job import S
 from netfleet.engines.row_blocks import RowBlocks
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.topology.faults import Unreliable
 from netfleet.topology.network import Network
+
+S = TypeVar("S", bound=State)
 
 
 class Tag(NamedTuple):
@@ -59,10 +63,65 @@ class Part(NamedTuple):
     own: RowBlocks  # the places of the workers themselves in `need`
 
 
-class PartialHost:
-    """A host of some of the workers, in ascending order."""
+class Host(ABC):
+    """What runs the loop: it hosts all workers in the simulator, some on a cluster's rank, one at a site."""
 
+    #: Whether this host stops a diverged run without asking other hosts.
     decides_alone = False
+
+    def __init__(self, problem: Problem, network: Network, collective: Collective, threads: int) -> None:
+        """`problem` has the objectives of the workers hosted here."""
+        self.problem, self.network, self.collective = problem, network, collective
+        self._product, self._sent = Product(threads), 0
+
+    def mixer(self, t: int) -> Mix:
+        """The average over the neighbourhood in round t (−1 while the algorithm initialises)."""
+        average, messages = self._average_of(t), self._messages(max(t, 0))
+
+        def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
+            packed = [pack(v) for v in vectors]
+            self._sent += messages * sum(p.wire.shape[1] for p in packed)
+            mixed = average(packed)
+            return mixed[0] if len(mixed) == 1 else tuple(mixed)
+
+        return mix  # type: ignore[return-value]
+
+    @abstractmethod
+    def _average_of(self, t: int) -> Callable[[Sequence[Packed]], list[Tensor]]:
+        """What averages the vectors of a message in round t."""
+
+    def _messages(self, t: int) -> int:
+        """Messages that this host's workers send in an exchange of round t."""
+        return sum(self.network.sends(i, t) for i in self.problem.workers)
+
+    @property
+    def freezes(self) -> bool:
+        """Whether a worker that does not take part keeps its whole state; else the method says what it keeps."""
+        return self.network.freezes
+
+    def active(self, t: int) -> Tensor | None:
+        """Which of this host's workers take part in round t, `[rows, 1]`; None: all do."""
+        mask = self.network.active(t)
+        return None if mask is None else torch.from_numpy(mask[list(self.problem.workers), None])
+
+    def settle(self, state: S) -> S:
+        """A round's state after the changes to this host's links in that round."""
+        return state
+
+    def bytes_sent(self) -> int:
+        """Payload bytes that this host's workers have sent so far, or a server has sent to them."""
+        return self._sent
+
+    def network_state(self) -> dict[str, Tensor]:
+        """What later exchanges depend on, by name."""
+        return {}
+
+    def load_network_state(self, memory: dict[str, Tensor]) -> None:  # noqa: B027 (optional)
+        """Continue from what `network_state` returned."""
+
+
+class PartialHost(Host):
+    """A host of some of the workers, in ascending order."""
 
     def __init__(
         self,
@@ -74,29 +133,17 @@ class PartialHost:
         hosts: Sequence[int] | None = None,
     ) -> None:
         """`hosts` has the host of each worker, so that vectors from one host lie together."""
-        self.problem, self.network, self.collective = problem, network, collective
-        self._exchange, self._product, self._arena = exchange, Product(threads), Arena()
-        self._hosts = hosts
-        self._sent = 0
+        super().__init__(problem, network, collective, threads)
+        self._exchange, self._arena, self._hosts = exchange, Arena(), hosts
         self._static: Part | None = None
         self._matrices: dict[torch.dtype, Tensor] = {}
 
-    def mixer(self, t: int) -> Mix:
-        now, calls = max(t, 0), itertools.count()
-        weights = self.network.average(now)
-        part = self._part(now) if weights is None else None
-        sends = sum(self.network.sends(i, now) for i in self.problem.workers)
-
-        def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
-            packed = [pack(v) for v in vectors]
-            self._sent += sends * sum(p.wire.shape[1] for p in packed)
-            if part is None:
-                mixed = self._average(weights, packed)
-            else:
-                mixed = self._neighbourhood(Tag(t, next(calls)), part, packed)
-            return mixed[0] if len(mixed) == 1 else tuple(mixed)
-
-        return mix  # type: ignore[return-value]
+    def _average_of(self, t: int) -> Callable[[Sequence[Packed]], list[Tensor]]:
+        weights = self.network.average(max(t, 0))
+        if weights is not None:
+            return functools.partial(self._exact_average, weights)
+        part, calls = self._part(max(t, 0)), itertools.count()
+        return lambda packed: self._neighbourhood(Tag(t, next(calls)), part, packed)
 
     def _part(self, t: int) -> Part:
         """The part of W(t) that this host works with."""
@@ -126,33 +173,13 @@ class PartialHost:
             self._matrices[values.dtype] = as_sparse(part.W, values.dtype).to(values.device)
         return self._product(self._matrices[values.dtype], values, part.own.count)
 
-    def _average(self, weights: object, packed: Sequence[Packed]) -> list[Tensor]:
+    def _exact_average(self, weights: object, packed: Sequence[Packed]) -> list[Tensor]:
         """The exact average, one sum over all hosts for all vectors."""
         own = torch.as_tensor(weights)[list(self.problem.workers), None]
         values = torch.cat([p.values for p in packed], dim=1)
         total = self.collective.total(values * own.to(values.device, values.dtype))
         parts = torch.split(total, [p.values.shape[1] for p in packed])
         return [part.repeat(len(own), 1) for part in parts]
-
-    @property
-    def freezes(self) -> bool:
-        return self.network.freezes
-
-    def active(self, t: int) -> Tensor | None:
-        mask = self.network.active(t)
-        return None if mask is None else torch.from_numpy(mask[list(self.problem.workers), None])
-
-    def settle(self, state: S) -> S:
-        return state
-
-    def bytes_sent(self) -> int:
-        return self._sent
-
-    def network_state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_network_state(self, memory: dict[str, Tensor]) -> None:
-        """Nothing to load: `network_state` is empty."""
 
 
 def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.algorithms.base import State
-from netfleet.engines.job import Host, Job, S, Snapshot
+from netfleet.engines.host import Host, S
+from netfleet.engines.job import Job, Snapshot
 from netfleet.errors import DivergedError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem

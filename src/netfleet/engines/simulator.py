@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from netfleet.algorithms import Mix
-from netfleet.algorithms.compression import Packed, pack
-from netfleet.compute.products import Product, as_sparse
+from netfleet.algorithms.compression import Packed
+from netfleet.compute.products import as_sparse
 from netfleet.compute.threads import available_threads, one_intra_op_thread
 from netfleet.engines.collective import SingleHost
 from netfleet.engines.delayed import DelayedMixing
-from netfleet.engines.job import Job, S, Snapshot
+from netfleet.engines.host import Host
+from netfleet.engines.job import Job, Snapshot
 from netfleet.engines.loop import train
 from netfleet.problems.base import Problem
 from netfleet.topology.faults import Unreliable
@@ -26,14 +26,13 @@ from netfleet.topology.network import Network
 SPARSE_SHARE = 1 / 8
 
 
-class Simulator:
+class Simulator(Host):
     """A host of all workers at once."""
 
-    decides_alone, collective = True, SingleHost()
+    decides_alone = True
 
     def __init__(self, problem: Problem, network: Network, threads: int = 0) -> None:
-        self.problem, self.network = problem, network
-        self._product, self._sent = Product(threads or available_threads()), 0
+        super().__init__(problem, network, SingleHost(), threads or available_threads())
         self._static = None if network.varying else self._matrix(0)
         self._delayed = DelayedMixing(network) if isinstance(network, Unreliable) and network.remembers else None
 
@@ -44,17 +43,13 @@ class Simulator:
             return torch.from_numpy(row[None]).to(self.problem.device, dtype)
         return as_matrix(self.network.W(max(t, 0)), dtype, self.problem.device)
 
-    def mixer(self, t: int) -> Mix:
-        mix_one, messages = self._vector_mixer(t), self.network.messages(max(t, 0))
+    def _average_of(self, t: int) -> Callable[[Sequence[Packed]], list[Tensor]]:
+        mix_one = self._vector_mixer(t)
         names = map(str if t >= 0 else "init/{}".format, itertools.count())
+        return lambda packed: [mix_one(next(names), p.values) for p in packed]
 
-        def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
-            packed = [pack(v) for v in vectors]
-            self._sent += messages * sum(p.wire.shape[1] for p in packed)
-            mixed = tuple(mix_one(next(names), p.values) for p in packed)
-            return mixed[0] if len(mixed) == 1 else mixed
-
-        return mix  # type: ignore[return-value]
+    def _messages(self, t: int) -> int:
+        return self.network.messages(t)
 
     def _vector_mixer(self, t: int) -> Callable[[str, Tensor], Tensor]:
         """Mixes a vector of round t; the name says which vector of the round it is."""
@@ -69,20 +64,6 @@ class Simulator:
     def load_network_state(self, memory: dict[str, Tensor]) -> None:
         if self._delayed is not None:
             self._delayed.memory = dict(memory)
-
-    @property
-    def freezes(self) -> bool:
-        return self.network.freezes
-
-    def active(self, t: int) -> Tensor | None:
-        mask = self.network.active(t)
-        return None if mask is None else torch.from_numpy(mask[:, None])
-
-    def settle(self, state: S) -> S:
-        return state
-
-    def bytes_sent(self) -> int:
-        return self._sent
 
 
 def as_matrix(W: csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from netfleet.algorithms.base import State
-from netfleet.engines.job import Host, Snapshot
+from netfleet.engines.host import Host
+from netfleet.engines.job import Snapshot
 from netfleet.errors import CheckpointError
 from netfleet.files import write_atomically
 
@@ -160,16 +161,13 @@ def _read(
         with safetensors.safe_open(folder / shard, framework="pt", device=device) as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
                 whole = len(rows) == len(group) or name.startswith(_NETWORK)
-                values = file.get_tensor(name) if whole else _rows(file.get_slice(name), rows)
+                stored = file.get_slice(name)
+                values = file.get_tensor(name) if whole else torch.cat([stored[row : row + 1] for row in rows])
                 parts.setdefault(name, []).append(values)
-    places = {i: place for place, i in enumerate(order)}
-    index = torch.tensor([places[i] for i in wanted])
-    inside = {name: len(some) == 1 and order == wanted for name, some in parts.items()}
+    index = torch.tensor([order.index(i) for i in wanted])
     return {
-        name: some[0] if inside[name] or name.startswith(_NETWORK) else torch.cat(some)[index.to(some[0].device)]
+        name: some[0]
+        if name.startswith(_NETWORK) or (len(some) == 1 and order == wanted)
+        else torch.cat(some)[index.to(some[0].device)]
         for name, some in parts.items()
     }
-
-
-def _rows(values: Any, rows: Sequence[int]) -> Tensor:
-    return torch.cat([values[row : row + 1] for row in rows])

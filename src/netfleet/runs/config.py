@@ -186,10 +186,7 @@ def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 
 def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Table:
     """An experiment file with its overrides as it is written, unchecked."""
-    table = _parse(_read(path), "the demo" if path is None else str(path))
-    for override in overrides:
-        _apply(table, override)
-    return table
+    return parse_overrides(overrides, _parse(_read(path), "the demo" if path is None else str(path)))
 
 
 def experiment(table: Mapping[str, Any]) -> Experiment:
@@ -314,9 +311,9 @@ def _parse(text: str, where: str) -> Table:
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
 
 
-def parse_overrides(overrides: Sequence[str]) -> Table:
-    """`key=value` texts as a table, values as TOML would read them."""
-    table: Table = {}
+def parse_overrides(overrides: Sequence[str], table: Table | None = None) -> Table:
+    """`key=value` texts in a table (a new one unless given), values as TOML would read them."""
+    table = {} if table is None else table
     for override in overrides:
         _apply(table, override)
     return table

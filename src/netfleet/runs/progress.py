@@ -1,51 +1,46 @@
-"""The live display of a run: a bar in a terminal, a line now and then in a log."""
+"""The progress display of a run: a bar in a terminal, a few lines in a log."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from netfleet.runs.history import Record
 
-class Display(Protocol):
-    """What a run reports its progress to."""
+
+class Display:
+    """What a run reports its progress to; this one shows nothing."""
 
     def begin(self, label: str, done: int, rounds: int) -> None:
-        """A run begins, or goes on after `done` rounds."""
+        """A run starts, or resumes after `done` rounds."""
 
     def round(self, t: int) -> None:
         """Round t is done."""
 
-    def record(self, record: dict[str, Any]) -> None:
-        """An evaluation was taken."""
+    def record(self, record: Record) -> None:
+        """An evaluation was made."""
 
     def note(self, text: str) -> None:
-        """Something to know about the run right now; empty: no more."""
+        """What the run does at the moment; empty: nothing special."""
 
     def end(self) -> None:
         """The run is over."""
 
     def skip(self, label: str) -> None:
-        """A run is not made after all."""
+        """A run that was announced is not made."""
 
 
-class Quiet:
+class Quiet(Display):
     """No display."""
 
-    def begin(self, label: str, done: int, rounds: int) -> None: ...
-    def round(self, t: int) -> None: ...
-    def record(self, record: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
-    def end(self) -> None: ...
-    def skip(self, label: str) -> None: ...
 
-
-class Live:
+class Live(Display):
     """Rounds per second, time left, accuracy and consensus error of the run under way; finished runs stay visible."""
 
     def __init__(self, console: Console, runs: int = 1) -> None:
@@ -80,7 +75,7 @@ class Live:
     def round(self, t: int) -> None:
         self._progress.update(self._task, completed=t)
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: Record) -> None:
         self._measured = note = describe(record)
         self._progress.update(self._task, note=note)
         quarters = 4 * record["round"] // self._rounds
@@ -195,7 +190,7 @@ def in_words(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def describe(record: dict[str, Any]) -> str:
+def describe(record: Record) -> str:
     """The two numbers to watch."""
     if record.get("accuracy") is not None:
         quality = f"accuracy {100 * record['accuracy']:.1f} %"

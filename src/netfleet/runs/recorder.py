@@ -7,7 +7,8 @@ import math
 import torch
 
 from netfleet.algorithms import Algorithm
-from netfleet.engines.job import Host, Snapshot
+from netfleet.engines.host import Host
+from netfleet.engines.job import Recorder, Snapshot
 from netfleet.engines.loop import diverged
 from netfleet.runs import checkpoint
 from netfleet.runs.config import Experiment
@@ -16,8 +17,8 @@ from netfleet.runs.metrics import measure
 from netfleet.runs.progress import Display
 
 
-class RunRecorder:
-    """The `Recorder` of a run whose history may live in memory or in a folder."""
+class RunRecorder(Recorder):
+    """Keeps a run's history, in memory or in a folder."""
 
     def __init__(
         self, history: History, algorithm: Algorithm, settings: Experiment, display: Display, stop: int | None = None

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -149,15 +148,21 @@ def tune(
     """
     if target is not None and not math.isfinite(target):
         raise ConfigError(f"the target must be a number (an accuracy such as 0.9, or a loss), got {target}")
-    methods, jobs = trials(experiment, grid), _Jobs(experiment)
-    _check_first(methods, jobs, target)
+    methods = trials(experiment, grid)
+    jobs = _build_jobs(experiment, methods)
+    if target is not None:
+        problem = next(iter(jobs.values())).problem
+        scores = problem.evaluate(problem.start()[None], limit=1)
+        _check_target(target, labelled=scores.accuracy is not None)
     results = {}
     for method, points in methods.items():
         outcomes: dict[str, Outcome] = {}
         left = points
         for rounds in stages(experiment.rounds, len(points), experiment.evaluation.every, halving):
             for trial in left:
-                made = [_run(trial, run, rounds, jobs, out, display or Quiet()) for run in trial.experiment.runs()]
+                made = [
+                    _run(trial, run, jobs[run.hash], out, display or Quiet(), rounds) for run in trial.experiment.runs()
+                ]
                 outcomes[trial.label] = _outcome(trial, made, rounds, target)
             ranked = sorted((outcomes[trial.label] for trial in left), key=lambda o: o.rank)
             left = [outcome.trial for outcome in ranked[: math.ceil(len(ranked) / FACTOR)]]
@@ -165,27 +170,14 @@ def tune(
     return results
 
 
-class _Jobs:
-    """The jobs of all trials, each built once; trials of one seed share its topology and problem."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self.setting = Settings(experiment, keep=len(experiment.seeds))
-        self._known: dict[str, Job] = {}
-
-    def __call__(self, trial: Trial, run: RunConfig) -> Job:
-        if run.hash not in self._known:
-            spec, setting = run.config["algorithm"], self.setting(run.seed)
-            self._known[run.hash] = build_job(spec, run.seed, trial.experiment, setting)
-        return self._known[run.hash]
-
-
-def _check_first(methods: Mapping[str, Sequence[Trial]], jobs: _Jobs, target: float | None) -> None:
-    """Refuse what the last run would be refused for before the first one starts."""
-    for trial in itertools.chain.from_iterable(methods.values()):
-        problem = jobs(trial, trial.experiment.runs()[0]).problem
-    if target is not None:
-        scores = problem.evaluate(problem.start()[None], limit=1)
-        _check_target(target, labelled=scores.accuracy is not None)
+def _build_jobs(experiment: Experiment, methods: Mapping[str, Sequence[Trial]]) -> dict[str, Job]:
+    """The jobs of all trials by the hash of their run; bad input is found before the first run starts."""
+    setting = Settings(experiment, keep=len(experiment.seeds))
+    return {
+        run.hash: build_job(run.config["algorithm"], run.seed, trial.experiment, setting(run.seed))
+        for trial in itertools.chain.from_iterable(methods.values())
+        for run in trial.experiment.runs()
+    }
 
 
 def _check_target(target: float, *, labelled: bool) -> None:
@@ -206,11 +198,11 @@ def _until(history: History, rounds: int) -> History:
     return replace(history, records=[record for record in history if record["round"] <= rounds])
 
 
-def _run(trial: Trial, run: RunConfig, rounds: int, jobs: _Jobs, out: Path | None, display: Display) -> History:
+def _run(trial: Trial, run: RunConfig, job: Job, out: Path | None, display: Display, rounds: int) -> History:
     folder = None if out is None else out / run.hash[:16]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    return run_one(trial.experiment, run, partial(jobs, trial, run), folder, display, label=trial.label, stop=rounds)
+    return run_one(trial.experiment, run, lambda: job, folder, display, label=trial.label, stop=rounds)
 
 
 def score(history: History) -> float:

@@ -19,8 +19,8 @@ from torch import Tensor
 from netfleet.algorithms.build import make_algorithm
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.collective import SingleHost
-from netfleet.engines.host import Content, Tag
-from netfleet.engines.job import Host, Job, Snapshot, Start
+from netfleet.engines.host import Content, Host, Tag
+from netfleet.engines.job import Job, Snapshot, Start
 from netfleet.engines.loop import train
 from netfleet.errors import ConfigError, TransportError
 from netfleet.files import write_atomically
