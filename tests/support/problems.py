@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,13 @@ from netfleet.problems.models import MODELS
 
 
 class Memory(Recorder):
-    """A recorder that keeps every snapshot."""
+    """A recorder that keeps the snapshots of all workers, after some rounds (None: every round)."""
 
-    def __init__(self) -> None:
-        self.snapshots: list[Snapshot] = []
+    def __init__(self, rounds: Collection[int] | None = None) -> None:
+        self.rounds, self.snapshots = rounds, list[Snapshot]()
 
     def due(self, t: int) -> bool:
-        return True
+        return self.rounds is None or t in self.rounds
 
     def record(self, snapshot: Snapshot, host: Host) -> None:
         whole = gathered(snapshot, host)
