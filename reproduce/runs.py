@@ -21,9 +21,10 @@ from netfleet.runs import checkpoint
 from netfleet.runs.build import Setting, build_job, build_setting
 from netfleet.runs.config import Experiment, RunConfig
 from netfleet.runs.history import History
-from netfleet.runs.progress import Display, Quiet, Work
+from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.run import run_one
 from reproduce.panels import Panel
+from reproduce.progress import Work
 from reproduce.store import Store, make_folder, rounded, short
 
 

@@ -17,9 +17,9 @@ from rich.table import Table
 from netfleet.errors import ConfigError
 from netfleet.files import write_atomically
 from netfleet.report.plots import DPI, INK, MARKERS, MUTED, OTHERS, OURS, STYLE, TICKS
-from netfleet.runs.progress import LiveTotal
 from reproduce import speedup_study as scaling
 from reproduce.panels import DIVISORS, Scale
+from reproduce.progress import LiveTotal
 from reproduce.speedup_study import Interval, Results, Row, Study
 from reproduce.store import make_folder
 

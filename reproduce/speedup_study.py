@@ -34,11 +34,12 @@ from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem
 from netfleet.runs.build import Setting, build_job, build_setting
 from netfleet.runs.config import Experiment, RunConfig, Table, config_hash, experiment, make, read_toml
-from netfleet.runs.progress import Display, Quiet, Work
+from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.run import run_one
 from netfleet.theory import bounds as theory
 from netfleet.theory.estimates import survey
 from reproduce.panels import merged
+from reproduce.progress import Work
 
 #: A metric of so many times the study's median counts as diverged, though it is still finite.
 DIVERGED = 1e4

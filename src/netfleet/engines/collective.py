@@ -30,7 +30,7 @@ class Collective(Protocol):
         """Σ over the rows `[rows, …]` of all hosts."""
 
     def gather(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
-        """The rows of all workers in their order, `[m, …]`; `workers` says whose the given ones are."""
+        """The rows of all workers in their order, `[m, …]`; `workers` are those of the given rows."""
 
     def first(self, act: Callable[[], T]) -> T:
         """Let the host that keeps the record act; every host gets its result (as JSON) or raises its error."""

@@ -100,7 +100,7 @@ def _reaching(whom: str) -> Iterator[None]:
             raise
         reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip()).split("\n")[0].split(". ")[0]
         raise TransportError(
-            f"rank {os.environ.get('RANK', '?')} cannot reach {whom} any more: a process has died or a connection was "
+            f"rank {os.environ.get('RANK', '?')} cannot reach {whom}: a process has died or a connection was "
             f"lost ({reason})"
         ) from None
 
@@ -199,7 +199,7 @@ class Route(NamedTuple):
 
     rank: int  # the other's, in the whole job
     sends: RowBlocks
-    receives: RowBlocks  # lie together
+    receives: RowBlocks  # contiguous
 
 
 class RowExchange:
@@ -210,7 +210,7 @@ class RowExchange:
         self.mine = set(placement.workers[ranks.rank])
         self.sent = 0  # bytes that left this rank
         self._static: list[Route] | None = None
-        self._staging: dict[int, Tensor] = {}  # where rows that lie apart are put together, by rank
+        self._staging: dict[int, Tensor] = {}  # where rows that are not contiguous are copied, by rank
 
     def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content | None = None) -> None:
         ops: list[tuple[Any, Tensor, int]] = []
@@ -230,7 +230,7 @@ class RowExchange:
     def _packed(self, route: Route, stack: Tensor) -> Tensor:
         """The rows for another rank, in one piece."""
         rows = route.sends.take(stack, self._staging.get(route.rank))
-        if not route.sends.together:
+        if not route.sends.contiguous:
             self._staging[route.rank] = rows
         return rows
 

@@ -54,7 +54,7 @@ Exchange = Callable[[Tag, Sequence[int], Tensor, Content], None]
 class Part(NamedTuple):
     """What some workers need in a round: whose vectors, host by host, and with what weights.
 
-    The weights of a row are in the order of the workers, wherever their vectors lie, so sums have the same bits for
+    The weights of a row are in the order of the workers, wherever their vectors are, so sums have the same bits for
     any assignment of workers to hosts.
     """
 
@@ -132,7 +132,7 @@ class PartialHost(Host):
         threads: int = 1,
         hosts: Sequence[int] | None = None,
     ) -> None:
-        """`hosts` has the host of each worker, so that vectors from one host lie together."""
+        """`hosts` has the host of each worker, so that vectors from one host are contiguous."""
         super().__init__(problem, network, collective, threads)
         self._exchange, self._arena, self._hosts = exchange, Arena(), hosts
         self._static: Part | None = None

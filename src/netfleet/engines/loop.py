@@ -142,7 +142,7 @@ class Counted:
         device = self.problem.device
         self.active = Problem.active.to(device) if active is None else active.to(device)
         self._rows = None if active is None else self.active[:, 0].nonzero()[:, 0]
-        self._part: Problem | None = self.problem  # None: nobody takes part
+        self._part: Problem | None = self.problem  # None: no worker takes part
         if self._rows is not None:
             self._part = self.problem.among(self._rows.tolist()) if len(self._rows) else None
 

@@ -37,7 +37,7 @@ class Simulator(Host):
         self._delayed = DelayedMixing(network) if isinstance(network, Unreliable) and network.remembers else None
 
     def _matrix(self, t: int, dtype: torch.dtype | None = None) -> Tensor:
-        """W(t), or its one row where all are equal; in the problem's type unless said otherwise."""
+        """W(t), or its one row where all are equal; in the problem's type unless given."""
         row, dtype = self.network.average(max(t, 0)), dtype or self.problem.dtype
         if row is not None:
             return torch.from_numpy(row[None]).to(self.problem.device, dtype)

@@ -8,9 +8,9 @@
     [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
 
-The resolved config has every default written out; with the contents of the files and modules that it names it says all
-that a result depends on. Its hash names the run. Labels, threads, the device and the kind of engine are left out of
-it because they do not change what is computed, except for rounding.
+The resolved config has every default written out. A result depends on it, and on the contents of the files and modules
+that it names, alone. Its hash names the run. Labels, threads, the device and the kind of engine are not in it, because
+they do not change the results, except for rounding.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ GIVEN = ("workers", "seed", "dtype", "device", "threads", "gradients", "inputs",
 @dataclass(frozen=True)
 class Evaluation:
     """When and how much is measured; limits are numbers of samples, 0 means all.
-    The workers' own models and f, ∇f cost most of an evaluation: with `full_every`, a multiple of `every`, they are
-    measured only every so many rounds, and in the first and the last.
+
+    The workers' own models and f, ∇f cost most of an evaluation. With `full_every`, a multiple of `every`, they are
+    measured in every `full_every`-th round, and in the first and the last.
     """
 
     every: int = 10
@@ -185,7 +186,7 @@ def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 
 
 def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Table:
-    """An experiment file with its overrides as it is written, unchecked."""
+    """An experiment file with its overrides as a table, not yet checked."""
     return parse_overrides(overrides, _parse(_read(path), "the demo" if path is None else str(path)))
 
 
@@ -279,7 +280,7 @@ def _resolve_algorithm(table: Any) -> Table:
     if label is not None:
         check_type(label, str, f"algorithm {kind!r}: label")
     resolved = resolve_algorithm({"kind": kind, **params})
-    make_algorithm(resolved)  # K < 1, a negative step size: said now, not in the middle of an experiment
+    make_algorithm(resolved)  # refuses K < 1 or a negative step size before anything runs
     return resolved | ({"label": label} if label else {})
 
 
@@ -300,7 +301,7 @@ def _read(path: str | Path | None) -> str:
 
 
 def read_toml(path: Path) -> Table:
-    """A TOML file as it is written."""
+    """The table of a TOML file."""
     return _parse(_read(path), str(path))
 
 

@@ -23,7 +23,7 @@ class RunRecorder(Recorder):
     def __init__(
         self, history: History, algorithm: Algorithm, settings: Experiment, display: Display, stop: int | None = None
     ) -> None:
-        """With `stop` the run ends after so many of its rounds, as if it were interrupted there."""
+        """With `stop` the run ends after that round, as if it were interrupted there."""
         self.history, self.algorithm, self.display = history, algorithm, display
         self.rounds, self.stop = settings.rounds, stop or settings.rounds
         self.evaluation, self.checkpoint_every = settings.evaluation, settings.checkpoint_every

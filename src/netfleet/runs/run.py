@@ -91,7 +91,7 @@ def run_one(
 ) -> History:
     """Make one run of an experiment, or resume it from its folder; `job` is called only if rounds are left.
 
-    With `stop` the run ends after so many rounds, as if it were interrupted there.
+    With `stop` the run ends after that round, as if it were interrupted there.
     """
     engine = engine or make_engine(experiment.engine.kind)
     history, start = open_run(run, folder, resume, engine.collective)

@@ -27,7 +27,7 @@ from netfleet.runs.run import run_one
 
 Grid = Mapping[str, Sequence[float]]
 GRID: Grid = {"eta": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
-#: One in so many points of a stage enters the next one, which has so many times the rounds.
+#: One in FACTOR points of a stage enters the next one, which has FACTOR times the rounds.
 FACTOR = 3
 #: The score of a point is over the evaluations in the last tenth of its rounds.
 LAST = 0.1
