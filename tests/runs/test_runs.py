@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import networkx as nx
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
 from netfleet import (
@@ -27,9 +29,10 @@ from netfleet import (
     make_topology,
     simulate,
 )
+from netfleet.cli import main
 from netfleet.engines import loop
 from netfleet.errors import CheckpointError
-from netfleet.runs import recorder
+from netfleet.runs import build, recorder
 from netfleet.runs.checkpoint import load
 from netfleet.runs.config import experiment
 from netfleet.runs.progress import Quiet
@@ -170,6 +173,16 @@ def test_simulate_takes_tables_as_an_experiment_file_has_them() -> None:
             simulate(**parts, **{name: {"nothing": 1}})
 
 
+def test_a_command_builds_each_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {name: Mock(wraps=getattr(build, name)) for name in ("build_setting", "make_algorithm", "network_for")}
+    for name, part in parts.items():
+        monkeypatch.setattr(build, name, part)
+    (tmp_path / "e.toml").write_text(tomli_w.dumps({**TABLE, "rounds": 1, "seeds": [0, 1]}))
+    assert main(["run", str(tmp_path / "e.toml"), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "report.html").exists()
+    assert [part.call_count for part in parts.values()] == [2, 4, 4]  # two seeds, two methods
+
+
 def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     plan = experiment(TABLE)
     first = run_experiment(plan, tmp_path)
@@ -278,8 +291,6 @@ def test_a_history_turns_into_a_dataframe_and_a_picture(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_process_loses_at_most_one_checkpoint_interval(tmp_path: Path) -> None:
-    import tomli_w
-
     table = {**TABLE, "rounds": 400, "algorithms": TABLE["algorithms"][:1]}
     (tmp_path / "e.toml").write_text(tomli_w.dumps(table))
     whole = run_experiment(experiment(table))[0]
