@@ -21,8 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.measure import Timed, alternating
 from benchmarks.setting import ETA, PAPER, QUICK, TINY, Setting, method, network, rounds_on
 from netfleet.compute.threads import one_intra_op_thread
-from netfleet.engines.distributed import ProcessGroup, Wire, host_on, joined
+from netfleet.engines.distributed import ProcessGroup, RowExchange, host_on, joined
 from netfleet.engines.host import Tag
+from netfleet.engines.job import Job
 from netfleet.files import write_atomically
 from netfleet.optim import Decentralized
 from netfleet.problems import Quadratics
@@ -59,14 +60,14 @@ def exchange(setting: Setting, kind: str, m: int, d: int, calls: int, repeats: i
     }
 
 
-def _bare(wire: Wire, need: Sequence[int], d: int) -> Timed:
+def _bare(wire: RowExchange, need: Sequence[int], d: int) -> Timed:
     """The same bytes between the same ranks, from and into memory that is allocated before."""
     ops = []
     for route in wire.routes(0, need):
         for act, rows in ((dist.isend, route.sends), (dist.irecv, route.receives)):
             if rows.count:
                 ready = torch.ones(rows.count, VECTORS * FLOAT * d, dtype=torch.uint8)
-                ops.append(dist.P2POp(act, ready, route.peer, wire.ranks.group))
+                ops.append(dist.P2POp(act, ready, route.rank, wire.ranks.group))
 
     def go() -> None:
         for work in dist.batch_isend_irecv(ops):
@@ -100,8 +101,10 @@ def rounds(setting: Setting, model: str, repeats: int) -> dict[str, Any]:
     """A round of the setting; every rank computes on one thread."""
     algorithm = method(setting.K)
     graph = network_for(algorithm, setting.topology(), 0)
-    host, _ = host_on(ProcessGroup(), setting.problem(model, threads=1), graph, 1)
-    return {"seconds": alternating([_together(rounds_on(host, algorithm), 1)], repeats)}
+    problem = setting.problem(model, threads=1)
+    host, _ = host_on(ProcessGroup(), problem, graph, 1)
+    go = rounds_on(host, Job(problem, graph, algorithm, 1))
+    return {"seconds": alternating([_together(go, 1)], repeats)}
 
 
 def step(setting: Setting, model: str, calls: int, repeats: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -11,10 +11,13 @@ import torch
 from torch import nn
 
 from netfleet import randomness
-from netfleet.algorithms import ALGORITHMS, Algorithm
+from netfleet.algorithms import ALGORITHMS
+from netfleet.algorithms.base import Algorithm
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.data import Dataset
-from netfleet.engines.loop import Host, Snapshot, train
+from netfleet.engines.host import Host
+from netfleet.engines.job import Job, Snapshot
+from netfleet.engines.loop import train
 from netfleet.engines.simulator import Simulator
 from netfleet.problems import ModuleProblem, Problem
 from netfleet.problems.models import MODELS
@@ -68,25 +71,9 @@ def network(model: str | nn.Module | dict[str, object], inputs: tuple[int, ...] 
     return model if isinstance(model, nn.Module) else MODELS.build(model, inputs=inputs, classes=10)
 
 
-class Silent:
-    """A recorder that wants nothing."""
-
-    def due(self, t: int) -> bool:
-        return False
-
-    def take(self, snapshot: Snapshot, host: Host) -> None:
-        """Never due."""
-
-    def rescue(self, snapshot: Snapshot, host: Host) -> None:
-        """Nothing is kept."""
-
-    def progress(self, t: int) -> None:
-        """Nothing is shown."""
-
-
 def rounds(f: Problem, topology: Topology, steps: int) -> Callable[[], None]:
     """A function that runs the next round of NET-FLEET in the simulator, as `netfleet run` would, unevaluated."""
-    return rounds_on(Simulator(f, topology), method(steps))
+    return rounds_on(Simulator(f, topology), Job(f, topology, method(steps), 1))
 
 
 def method(steps: int) -> Algorithm:
@@ -94,7 +81,7 @@ def method(steps: int) -> Algorithm:
     return ALGORITHMS.build({"kind": "net-fleet", "eta": ETA, "K": steps})
 
 
-def rounds_on(host: Host, algorithm: Algorithm) -> Callable[[], None]:
+def rounds_on(host: Host, job: Job) -> Callable[[], None]:
     """A function that runs the next round."""
     now: Snapshot | None = None
 
@@ -102,7 +89,9 @@ def rounds_on(host: Host, algorithm: Algorithm) -> Callable[[], None]:
         nonlocal now
         before = now
         with one_intra_op_thread():
-            rounds = before.t + 1 if before else 1
-            now = train(host, algorithm, rounds, Silent(), (lambda _: before) if before else None)
+            if before is None:
+                now = train(host, job)
+            else:
+                now = train(host, replace(job, rounds=before.t + 1, start=lambda *_: before))
 
     return go

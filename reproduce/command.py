@@ -13,9 +13,10 @@ from rich.table import Table
 from netfleet.errors import ConfigError
 from netfleet.files import write_atomically
 from netfleet.runs.checkpoint import MANIFEST
-from netfleet.runs.progress import Live, LiveTotal
+from netfleet.runs.progress import Live
 from reproduce import figures, runs, tables
 from reproduce.panels import Panel, Scale, choose, find_panels, on_engine, only, scaled
+from reproduce.progress import LiveTotal
 from reproduce.speedup import command as speedup
 from reproduce.store import Store, make_folder, rehash, short
 

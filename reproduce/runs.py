@@ -14,15 +14,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from netfleet import engines
 from netfleet.algorithms.build import make_algorithm
 from netfleet.errors import ConfigError
 from netfleet.runs import checkpoint
-from netfleet.runs.build import Setting, build_setting
+from netfleet.runs.build import Setting, build_job, build_setting
 from netfleet.runs.config import Experiment, RunConfig
 from netfleet.runs.history import History
-from netfleet.runs.progress import Display, Quiet, Work
+from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.run import run_one
 from reproduce.panels import Panel
+from reproduce.progress import Work
 from reproduce.store import Store, make_folder, rounded, short
 
 
@@ -72,8 +74,8 @@ def make(todo: Sequence[PlannedRun], store: Store, work: Path, display: Display 
         folder = run.folder(work)
         with locked(folder) as mine:
             if mine and store.load(run.run) is None:  # the list may be hours old
-                setting = partial(settings, run.experiment, run.run.seed)
-                store.save(run_one(run.experiment, run.run, setting, folder, display, label=run.label))
+                made = partial(settings.job, run.experiment, run.run)
+                store.save(run_one(run.experiment, run.run, made, folder, display, label=run.label))
             else:
                 display.skip(run.label)
             if mine:
@@ -125,8 +127,8 @@ def verify(todo: Sequence[PlannedRun], store: Store, rounds: int, display: Displ
     settings, checks = SettingCache(), []
     for run in todo:
         first = replace(run.experiment, rounds=min(rounds, run.experiment.rounds))
-        setting = partial(settings, run.experiment, run.run.seed)
-        again = run_one(first, run.run, setting, None, display or Quiet(), label=run.label)
+        made = partial(settings.job, first, run.run)
+        again = run_one(first, run.run, made, None, display or Quiet(), label=run.label)
         stored = store.load(run.run)
         assert stored is not None, run.label
         checks.append(compare(run, stored, again, first.rounds))
@@ -158,6 +160,10 @@ class SettingCache:
         if key != self._key:
             self._setting, self._key = build_setting(experiment, seed), key
         return self._setting
+
+    def job(self, experiment: Experiment, run: RunConfig) -> engines.Job:
+        """What an engine is given for a run."""
+        return build_job(run.config["algorithm"], run.seed, experiment, self(experiment, run.seed))
 
 
 @contextmanager

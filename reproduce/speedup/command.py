@@ -11,8 +11,8 @@ from rich.table import Table
 
 from netfleet.errors import ConfigError
 from netfleet.files import write_atomically
-from netfleet.runs.progress import LiveTotal
 from reproduce.panels import DIVISORS, Scale
+from reproduce.progress import LiveTotal
 from reproduce.speedup.figure import draw
 from reproduce.speedup.fit import Measured, fit, rows
 from reproduce.speedup.results import Results, make_points, margin

@@ -15,7 +15,7 @@ from netfleet.errors import ConfigError
 from netfleet.files import write_atomically
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem
-from netfleet.runs.build import Setting, build_setting
+from netfleet.runs.build import Setting, build_job, build_setting
 from netfleet.runs.config import config_hash
 from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.run import run_one
@@ -58,7 +58,8 @@ def averaged_metric(point: Point, display: Display) -> float:
     built = build_setting(point.experiment, point.seed)
     watched = Watched(built.problem, point.stride, point.study.samples)
     setting = Setting(built.topology, watched.problem)
-    history = run_one(point.experiment, point.run, lambda: setting, None, display, label=point.label)
+    job = build_job(point.run.config["algorithm"], point.run.seed, point.experiment, setting)
+    history = run_one(point.experiment, point.run, lambda: job, None, display, label=point.label)
     return float("inf") if history.diverged else watched.total / watched.count
 
 

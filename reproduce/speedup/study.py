@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 from netfleet.errors import ConfigError
 from netfleet.runs.config import Experiment, RunConfig, Table, experiment, make, read_toml
-from netfleet.runs.progress import Work
 from netfleet.theory import bounds as theory
 from reproduce.panels import merged
+from reproduce.progress import Work
 
 
 @dataclass(frozen=True)

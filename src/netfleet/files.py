@@ -1,4 +1,4 @@
-"""Files that a crash leaves either old or new, never half-written."""
+"""Atomic writes: a crash leaves the old file or the new one, never half of it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from torch.optim.optimizer import ParamsT
 from netfleet.algorithms import ALGORITHMS, Algorithm
 from netfleet.algorithms.base import AnyState
 from netfleet.algorithms.build import make_algorithm
-from netfleet.engines.distributed import ProcessGroup, Wire
+from netfleet.engines.distributed import ProcessGroup, RowExchange
 from netfleet.engines.host import PartialHost
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.placement import Placement
@@ -77,7 +77,7 @@ class Decentralized(torch.optim.Optimizer):
             )
         self._local = _Local(self._parameters(), list(buffers), ranks, seed)
         network = network_for(self._method, graph, seed)
-        wire = Wire(ranks, network, Placement(tuple((rank,) for rank in range(ranks.size))))
+        wire = RowExchange(ranks, network, Placement(tuple((rank,) for rank in range(ranks.size))))
         self._host = PartialHost(self._local, network, wire, ranks)
         self._ranks = ranks
         self._last_loss: object = None
@@ -120,7 +120,7 @@ class Decentralized(torch.optim.Optimizer):
         state = advance(self._host, method, f, t, state)
         local.load(state.x[0])
         local.write_buffers(local.buffers)
-        fields = dict(zip(state._fields[1:], state[1:], strict=True))
+        fields = dict(zip(state._fields[1:], tuple(state)[1:], strict=True))
         self.state[_STATE] = {"t": t + 1, "eta": rate, **fields}  # type: ignore[index]
         self._last_loss = self._last_loss if local.first_loss is None else local.first_loss
         return self._last_loss

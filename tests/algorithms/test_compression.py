@@ -17,7 +17,7 @@ from netfleet import ConfigError, Evaluation, Problem, make_topology, run_experi
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.build import make_algorithm
 from netfleet.algorithms.compression import CODECS, Compressed, Packed, pack
-from netfleet.engines import ENGINES
+from netfleet.engines import Job, make_engine
 from netfleet.problems.synthetic import Quadratics
 from netfleet.randomness import bits
 from netfleet.runs import checkpoint
@@ -223,9 +223,9 @@ def test_the_simulator_equals_the_peers(kind: str, spec: Any, noisy: Problem) ->
     method = make_algorithm({"kind": kind, "eta": 0.05, "compress": spec, **extra})
     network = network_for(method, make_topology("ring", workers=6), 0)
     runs = []
-    for engine in ("simulator", "peers"):
+    for engine in ("simulator", "threads"):
         memory = Memory()
-        ENGINES[engine](noisy, network, method, 5, memory, None, 1)
+        make_engine(engine).run(Job(noisy, network, method, 5, memory, None, 1))
         runs.append(memory.snapshots)
     for a, b in zip(*runs, strict=True):
         assert (a.bytes, a.samples) == (b.bytes, b.samples)
@@ -250,7 +250,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
     whole = run_experiment(table, tmp_path)[0]
     run, setting, half = table.runs()[0], build_setting(table, 0), Memory()
     method = make_algorithm(run.config["algorithm"])
-    ENGINES["simulator"](setting.problem, setting.topology, method, 4, half, None, 1)
+    make_engine("simulator").run(Job(setting.problem, setting.topology, method, 4, half, None, 1))
     checkpoint.save(tmp_path / run.folder, half.snapshots[-1], half.host, run.hash)  # as if stopped after 4
     again = run_experiment(table, tmp_path, resume=True)[0]
     assert again.final.t == 6

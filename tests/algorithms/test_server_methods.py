@@ -11,7 +11,7 @@ import torch
 
 from netfleet import Algorithm, ConfigError, Problem, make_topology, simulate
 from netfleet.algorithms import ALGORITHMS
-from netfleet.engines import ENGINES
+from netfleet.engines import Job, make_engine
 from netfleet.problems.synthetic import Logistic
 from netfleet.randomness import generator
 from netfleet.runs.build import network_for
@@ -27,7 +27,7 @@ SERVER_METHODS = sorted(name for name in ALGORITHMS if ALGORITHMS[name].server) 
 def run(method: Algorithm, problem: Problem, rounds: int, engine: str = "simulator", seed: int = 0) -> list[Any]:
     memory = Memory()
     network = network_for(method, make_topology("ring", workers=problem.m), seed)
-    ENGINES[engine](problem, network, method, rounds, memory, None, 1)
+    make_engine(engine).run(Job(problem, network, method, rounds, memory, None, 1))
     return memory.snapshots
 
 
@@ -199,7 +199,7 @@ def test_svrg_with_a_snapshot_in_every_round_is_gradient_descent(logistic: Any) 
 def test_the_simulator_equals_the_peers_over_a_server(noisy: Problem, kind: str, participation: float) -> None:
     params = {"participation": participation} if hasattr(ALGORITHMS[kind], "participation") else {}
     method = build(kind, eta=0.05, **params)
-    ours, theirs = run(method, noisy, 5), run(method, noisy, 5, "peers")
+    ours, theirs = run(method, noisy, 5), run(method, noisy, 5, "threads")
     for a, b in zip(ours, theirs, strict=True):
         assert (a.bytes, a.samples) == (b.bytes, b.samples)
         for left, right in zip(a.state, b.state, strict=True):
@@ -235,7 +235,7 @@ def test_partial_participation_trains_a_network_with_running_statistics() -> Non
         problem = digits_problem(4, Net(), batch_norm="local", dtype=torch.float64)
     method = build("fedavg", K=2, eta=0.1, participation=0.5)
     network = CentralServer(4, 0.5, seed=0)
-    ours, theirs = run(method, problem, 3), run(method, problem, 3, "peers")
+    ours, theirs = run(method, problem, 3), run(method, problem, 3, "threads")
     assert (ours[-1].buffers - theirs[-1].buffers).abs().max() < EXACT
     for t in range(3):
         moved = (ours[t + 1].buffers != ours[t].buffers).any(dim=1)

@@ -61,7 +61,7 @@ def test_two_hosts_compute_what_one_process_does(tmp_path: Path, machines: list[
     path.write_text(EXPERIMENT)
     port, agents = free_port(), []
     for place, machine in enumerate(machines):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+        command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{machines[0].address}:{port}", "--rdzv-id", "test"]
         command += ["--rdzv-conf", f"is_host={int(place == 0)}", "--local-addr", machine.address]
         command += ["-m", "netfleet", "run", str(path), "--engine", "distributed", "--out", str(tmp_path / "out")]

@@ -13,7 +13,7 @@ import pytest
 
 from netfleet import History, load_experiment
 from netfleet.cli import _parser
-from netfleet.runs.build import build_setting
+from netfleet.runs.build import build_job, build_setting
 from netfleet.runs.progress import Quiet
 from netfleet.runs.run import run_one
 from support.torchrun import EXPERIMENT
@@ -61,7 +61,8 @@ def test_the_slurm_script_runs_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "cluster.toml").write_text(EXPERIMENT)
     experiment, folder = load_experiment(tmp_path / "cluster.toml"), tmp_path / "out" / "net-fleet-seed0"
     (only,) = experiment.runs()
-    before = run_one(experiment, only, lambda: build_setting(experiment, 0), folder, Quiet(), stop=30, label="begun")
+    job = build_job(only.config["algorithm"], 0, experiment, build_setting(experiment, 0))
+    before = run_one(experiment, only, lambda: job, folder, Quiet(), stop=30, label="begun")
     slurm = {"SLURM_JOB_NODELIST": "here", "SLURM_NNODES": "1", "SLURM_CPUS_PER_TASK": "2", "SLURM_JOB_ID": "7"}
     path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = ["bash", str(EXAMPLES / "cluster" / "netfleet.slurm"), str(tmp_path / "cluster.toml")]

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from netfleet import ConfigError, ModuleProblem, NetFleet, load_dataset, make_partition, make_topology
-from netfleet.engines import ENGINES
+from netfleet.engines import Job, make_engine
 from netfleet.gradients.replica import flatten
 from netfleet.problems.models import MODELS
 from netfleet.problems.synthetic import Logistic, Quadratics
@@ -157,7 +157,7 @@ def test_mixed_batch_norm_statistics_travel_with_the_models(ring: Any) -> None:
     for policy in ("mixed", "local"):
         memory = Memory()
         problem = digits_problem(5, batch_norm_net(), batch_norm=policy)
-        ENGINES["simulator"](problem, ring, NetFleet(K=2, eta=0.1), 3, memory)
+        make_engine("simulator").run(Job(problem, ring, NetFleet(K=2, eta=0.1), 3, memory))
         sent[policy] = memory.snapshots[-1].bytes
     buffers = 4 + 4 + 1  # running mean, running variance, count
     messages = 2 * 5 * 3  # both ways along each of 5 links in 3 rounds
@@ -167,10 +167,10 @@ def test_mixed_batch_norm_statistics_travel_with_the_models(ring: Any) -> None:
 @pytest.mark.parametrize("policy", ["mixed", "local", "recalibrated"])
 def test_batch_norm_is_the_same_on_the_peers(policy: str, ring: Any) -> None:
     ends = []
-    for engine in ("simulator", "peers"):
+    for engine in ("simulator", "threads"):
         memory = Memory()
         problem = digits_problem(5, batch_norm_net(), batch_norm=policy, dtype=torch.float64)
-        ENGINES[engine](problem, ring, NetFleet(K=2, eta=0.1), 4, memory)
+        make_engine(engine).run(Job(problem, ring, NetFleet(K=2, eta=0.1), 4, memory))
         ends.append(memory.snapshots[-1])
     assert torch.allclose(ends[0].state.x, ends[1].state.x, atol=1e-12)
     if policy == "recalibrated":
@@ -198,7 +198,7 @@ def test_dropout_does_not_depend_on_threads_or_torchs_generator(ring: Any) -> No
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         memory = Memory()
-        ENGINES["simulator"](problem, ring, NetFleet(K=2, eta=0.1), 3, memory, None, threads)
+        make_engine("simulator").run(Job(problem, ring, NetFleet(K=2, eta=0.1), 3, memory, None, threads))
         assert torch.equal(before, torch.get_rng_state())
         ends.append(memory.snapshots[-1].state.x)
     assert torch.equal(ends[0], ends[1])
@@ -262,10 +262,10 @@ class Viewed(nn.Module):
 )
 def test_any_module_trains_in_both_engines(model: nn.Module, ring: Any) -> None:
     ends = []
-    for engine in ("simulator", "peers"):
+    for engine in ("simulator", "threads"):
         memory = Memory()
         problem = digits_problem(5, model, batch=4, dtype=torch.float64)
-        ENGINES[engine](problem, ring, NetFleet(K=2, eta=0.01), 2, memory)
+        make_engine(engine).run(Job(problem, ring, NetFleet(K=2, eta=0.01), 2, memory))
         ends.append(memory.snapshots[-1])
     assert torch.allclose(ends[0].state.x, ends[1].state.x, atol=1e-10)
 
@@ -277,9 +277,11 @@ def test_constant_buffers_are_not_mixed() -> None:
 
 def test_dropout_is_the_same_on_the_peers(ring: Any) -> None:
     ends = []
-    for engine in ("simulator", "peers", "peers"):
+    for engine in ("simulator", "threads", "threads"):
         memory = Memory()
-        ENGINES[engine](digits_problem(5, dropout_net(), dtype=torch.float64), ring, NetFleet(K=3), 4, memory)
+        make_engine(engine).run(
+            Job(digits_problem(5, dropout_net(), dtype=torch.float64), ring, NetFleet(K=3), 4, memory)
+        )
         ends.append(memory.snapshots[-1].state.x)
     assert torch.allclose(ends[0], ends[1], atol=1e-12)
     assert torch.equal(ends[1], ends[2])
@@ -304,7 +306,7 @@ def test_a_peer_that_cannot_start_stops_the_others(ring: Any) -> None:
             return super().at(workers)
 
     with pytest.raises(ConfigError, match="worker 2 has no data"):
-        ENGINES["peers"](Broken(5), ring, NetFleet(), 3, Memory())
+        make_engine("threads").run(Job(Broken(5), ring, NetFleet(), 3, Memory()))
 
 
 def test_a_group_norm_resnet_has_no_buffers_and_a_batch_norm_one_has() -> None:

@@ -18,11 +18,12 @@ from netfleet.cli import main
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.runs.config import config_hash
 from netfleet.runs.history import History
-from netfleet.runs.progress import LiveTotal, Quiet, Work, in_words
+from netfleet.runs.progress import Quiet, in_words
 from reproduce import runs, tables
 from reproduce.claims import WINDOW, Claim, judge, smoothed
 from reproduce.figures import draw
 from reproduce.panels import choose, find_panels, load_panel, merged, scaled
+from reproduce.progress import LiveTotal, Work
 from reproduce.store import Store, file_name, read
 from support.problems import need_data
 
@@ -260,7 +261,7 @@ def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path, stored: S
 
 def test_the_time_left_counts_what_is_still_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("netfleet.runs.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("reproduce.progress.time.monotonic", lambda: clock[0])
     work = {"a": Work(10, 1.0, "slow"), "b": Work(10, 3.0, "slow"), "c": Work(10, 1.0, "known"), "d": Work(5, 1.0, "?")}
     display = LiveTotal(Console(file=io.StringIO()), work | {"e": Work(7, 1.0, "free")}, {"known": 0.5, "slow": 100.0})
     display.begin("a", 0, 10)

@@ -203,7 +203,7 @@ def test_halving_does_not_change_what_a_run_records(tmp_path: Path) -> None:
 def test_the_setting_of_a_seed_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr(
-        "netfleet.runs.tuning.build_setting", lambda e, seed: made.append(seed) or build_setting(e, seed)
+        "netfleet.runs.build.build_setting", lambda e, seed: made.append(seed) or build_setting(e, seed)
     )
     tune(quadratics(seeds=[0, 1, 2], rounds=2), {"eta": [0.01, 0.05]})
     assert sorted(made) == [0, 1, 2]
@@ -256,7 +256,7 @@ def test_the_command_writes_an_experiment_that_runs(tmp_path: Path, capsys: Any)
         (["--grid", "etta=0.1"], "no algorithm of the experiment has a parameter 'etta' (did you mean 'eta'?)"),
         (["--grid", "eta"], "--grid takes NAME=A,B"),
         (["--grid", "eta=a,b"], "--grid takes NAME=A,B"),
-        (["--grid", "eta=0.1", "--grid", "eta=0.2"], "eta was given before; say all its values at once"),
+        (["--grid", "eta=0.1", "--grid", "eta=0.2"], "eta was given before; give all its values at once"),
         (["--grid", "eta=-1"], "step size must be a finite number above 0, got -1"),
     ],
 )

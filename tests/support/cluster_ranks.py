@@ -14,6 +14,7 @@ from netfleet import Algorithm, ConfigError, Problem, make_topology
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.distributed import ProcessGroup, joined, run_distributed
+from netfleet.engines.job import Job
 from netfleet.optim import Decentralized
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import network_for
@@ -21,7 +22,11 @@ from netfleet.topology.faults import Faults
 from support.problems import Memory, digits_problem, methods
 
 ROUNDS = 4
+#: The rounds after which states are compared.
+AT = (1, ROUNDS)
 KINDS = ("erdos-renyi", "one-peer-exponential", "random-matching")
+#: Methods that use a problem in different ways: mini-batches, one of them twice, all data, and with a server.
+ON_DIGITS = ("net-fleet", "dfedsam", "svrg", "scaffold")
 
 
 def cases() -> dict[str, tuple[Problem, Algorithm, Any]]:
@@ -34,7 +39,9 @@ def cases() -> dict[str, tuple[Problem, Algorithm, Any]]:
         for kind in KINDS if param.id in ("net-fleet", "gt-sgd") else KINDS[:1]:
             topology = make_topology(kind, workers=6, seed=3)
             found[f"{param.id}, {kind}"] = noisy, method, network_for(method, topology, 0)
-        found[f"{param.id}, digits"] = digits["mlp"], method, network_for(method, make_topology("ring", workers=6), 0)
+        if param.id in ON_DIGITS:
+            network = network_for(method, make_topology("ring", workers=6), 0)
+            found[f"{param.id}, digits"] = digits["mlp"], method, network
     graph = make_topology("erdos-renyi", workers=6, seed=3)
     net_fleet = make_algorithm({"kind": "net-fleet", "K": 3, "eta": 0.05})
     packed = make_algorithm({"kind": "net-fleet", "K": 3, "eta": 0.05, "compress": {"kind": "quantize", "bits": 8}})
@@ -127,7 +134,7 @@ def statistics(kind: str) -> tuple[float, float]:
         loss.backward()
         return loss.detach()
 
-    for _ in range(30):
+    for _ in range(10):
         optimizer.step(closure)
     with optimizer.averaged():
         mean = float(norm.running_mean)
@@ -146,25 +153,30 @@ def disagreements() -> dict[str, str]:
     return said
 
 
+def compute(out: Path, rank: int) -> None:
+    """What the tests compare: statistics, refusals, optimizers, and every case on 1 to 4 ranks."""
+    found = {kind: statistics(kind) for kind in ("dsgd", "net-fleet", "ld-sgd")}
+    torch.save({"means": found, "said": disagreements()}, out / f"checks-{rank}.pt")
+    loops = optimizers() | scheduled()
+    models = {name: own_loop(name, problem, method) for name, (problem, method, _) in loops.items()}
+    torch.save(models, out / f"optimizer-{rank}.pt")
+    groups = {n: dist.new_group(list(range(n))) for n in range(1, dist.get_world_size() + 1)}
+    compared = cases()
+    for n, group in groups.items():
+        if rank >= n:
+            continue
+        ranks, results = ProcessGroup(group), {}
+        for name, (problem, method, network) in compared.items():
+            memory = Memory(rounds=AT)
+            run_distributed(Job(problem, network, method, ROUNDS, memory, threads=1), ranks=ranks)
+            results[name] = [(s.t, tuple(s.state), s.bytes, s.samples) for s in memory.snapshots]
+        if ranks.keeps_record:
+            torch.save(results, out / f"{n}.pt")
+
+
 def main(out: Path) -> None:
     with joined():
-        found = {kind: statistics(kind) for kind in ("dsgd", "net-fleet", "ld-sgd")}
-        torch.save({"means": found, "said": disagreements()}, out / f"checks-{dist.get_rank()}.pt")
-        loops = optimizers() | scheduled()
-        models = {name: own_loop(name, problem, method) for name, (problem, method, _) in loops.items()}
-        torch.save(models, out / f"optimizer-{dist.get_rank()}.pt")
-        groups = {n: dist.new_group(list(range(n))) for n in range(1, dist.get_world_size() + 1)}
-        for n, group in groups.items():
-            if dist.get_rank() >= n:
-                continue
-            ranks, results = ProcessGroup(group), {}
-            for name, (problem, method, network) in cases().items():
-                memory = Memory()
-                run_distributed(problem, network, method, ROUNDS, memory, threads=1, ranks=ranks)
-                results[name] = [(s.t, tuple(s.state), s.bytes, s.samples) for s in memory.snapshots]
-            if ranks.keeps_record:
-                torch.save(results, out / f"{n}.pt")
-        dist.barrier()
+        compute(out, dist.get_rank())
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from netfleet import Algorithm, Topology, make_topology
-from netfleet.engines import ENGINES
+from netfleet.engines import Job, make_engine
 from support.problems import Memory, matrix_mix, rollout
 
 
 def run(engine: str, method: Algorithm, problem: Any, topology: Topology, rounds: int = 5, threads: int = 1) -> Memory:
     memory = Memory()
-    ENGINES[engine](problem, topology, method, rounds, memory, None, threads)
+    make_engine(engine).run(Job(problem, topology, method, rounds, memory, None, threads))
     return memory
 
 
@@ -33,7 +33,7 @@ def check_lone_runs(method: Algorithm, noisy: Any) -> None:
 def check_engines_agree(method: Algorithm, noisy: Any, kind: str) -> None:
     """The simulator and one thread per worker compute the same."""
     topology = make_topology(kind, workers=6, seed=3)
-    ours, theirs = run("simulator", method, noisy, topology), run("peers", method, noisy, topology)
+    ours, theirs = run("simulator", method, noisy, topology), run("threads", method, noisy, topology)
     assert [s.t for s in ours.snapshots] == [s.t for s in theirs.snapshots] == list(range(6))
     for a, b in zip(ours.snapshots, theirs.snapshots, strict=True):
         assert_close(a.state, b.state, 1e-12)

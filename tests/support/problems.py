@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -13,28 +13,25 @@ from torch import nn
 
 from netfleet import Algorithm, ModuleProblem, Problem, load_dataset, make_partition
 from netfleet.algorithms import ALGORITHMS
-from netfleet.engines.loop import Host, Snapshot, together
+from netfleet.engines.host import Host
+from netfleet.engines.job import Recorder, Snapshot, gathered
 from netfleet.problems.models import MODELS
 
 
-class Memory:
-    """A recorder that keeps every snapshot."""
+class Memory(Recorder):
+    """A recorder that keeps the snapshots of all workers, after some rounds (None: every round)."""
 
-    def __init__(self) -> None:
-        self.snapshots: list[Snapshot] = []
+    def __init__(self, rounds: Collection[int] | None = None) -> None:
+        self.rounds, self.snapshots = rounds, list[Snapshot]()
 
     def due(self, t: int) -> bool:
-        return True
+        return self.rounds is None or t in self.rounds
 
-    def take(self, snapshot: Snapshot, host: Host) -> None:
-        whole = together(snapshot, host)
+    def record(self, snapshot: Snapshot, host: Host) -> None:
+        whole = gathered(snapshot, host)
         if host.collective.keeps_record:
             self.host = host
             self.snapshots.append(whole)
-
-    def rescue(self, snapshot: Snapshot, host: Host) -> None: ...
-
-    def progress(self, t: int) -> None: ...
 
 
 def rollout(algorithm: Algorithm, f: Problem, mix: Callable[..., Any], rounds: int) -> list[Any]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from netfleet import ConfigError, EngineConfig, make_topology, run_experiment, simulate
 from netfleet.algorithms.build import make_algorithm, resolve_algorithm
-from netfleet.engines import ENGINES
+from netfleet.engines import Job, make_engine
 from netfleet.engines.delayed import DelayedMixing
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs import checkpoint
@@ -38,7 +38,8 @@ def run(kind: str, faults: Faults, rounds: int, engine: str = "simulator", probl
     method = make_algorithm({"kind": kind, "eta": 0.05, **few, **params})
     memory = Memory()
     topology = ring("laplacian" if kind == "proxskip" else "metropolis")
-    ENGINES[engine](problem, network_for(method, topology, 3, faults), method, rounds, memory, None, 1)
+    network = network_for(method, topology, 3, faults)
+    make_engine(engine).run(Job(problem, network, method, rounds, memory, None, 1))
     return problem, memory.snapshots
 
 
@@ -153,7 +154,7 @@ def test_late_messages_link_by_link(rule: Any) -> None:
     history = [rng.standard_normal((8, 3)) for _ in range(6)]
     delays = set()
     for t in range(6):
-        out = carrier.carry(t, "0", torch.from_numpy(history[t])).numpy()
+        out = carrier.mix(t, "0", torch.from_numpy(history[t])).numpy()
         assert np.abs(out - late_by_hand(network, history, t)).max() < 1e-14
         delays |= set(network.links(t).delay.tolist())
         if rule == "drop":
@@ -166,7 +167,7 @@ def test_before_anything_can_be_late_the_carrier_is_the_matrix() -> None:
     for rule in ("drop", "fold", "ignore"):
         network = Unreliable(ring(), Faults(loss=0.4, delay=1, rule=rule), 5)  # type: ignore[arg-type]
         W = torch.from_numpy(network.W(0).toarray())
-        assert (DelayedMixing(network).carry(0, "0", v) - W @ v).abs().max() < 1e-14
+        assert (DelayedMixing(network).mix(0, "0", v) - W @ v).abs().max() < 1e-14
 
 
 def test_counters_make_up_for_every_lost_message() -> None:
@@ -176,7 +177,7 @@ def test_counters_make_up_for_every_lost_message() -> None:
     for t in range(40):
         v = rng.standard_normal((8, 3))
         sent += v
-        taken += carrier.carry(t, "0", torch.from_numpy(v)).numpy() - v
+        taken += carrier.mix(t, "0", torch.from_numpy(v)).numpy() - v
         last = {(i, j): t for i, j, heard in zip(*network.links(t)[:2], network.links(t).heard, strict=True) if heard}
         for i in range(8):
             if all((i, j) in last for j in ring().neighbours(i)):  # all links of i were heard just now
@@ -200,7 +201,7 @@ def test_the_simulator_equals_the_peers(kind: str, rule: Any) -> None:
     faults = Faults(loss=0.2, absent=0.2, spell=2, rule=rule)
     problem = Quadratics(8, d=4, sigma=0.3, seed=1, dtype=torch.float64)
     _, ours = run(kind, faults, 6, problem=problem)
-    _, theirs = run(kind, faults, 6, "peers", problem=problem)
+    _, theirs = run(kind, faults, 6, "threads", problem=problem)
     for a, b in zip(ours, theirs, strict=True):
         assert (a.bytes, a.samples) == (b.bytes, b.samples)
         for left, right in zip(a.state, b.state, strict=True):
@@ -245,7 +246,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path, network: dict[str, Any])
     run_, setting, half = settings_.runs()[0], build_setting(settings_, 0), Memory()
     method = make_algorithm(run_.config["algorithm"])
     carrier = network_for(method, setting.topology, 0, settings_.network)
-    ENGINES["simulator"](setting.problem, carrier, method, 4, half, None, 1)
+    make_engine("simulator").run(Job(setting.problem, carrier, method, 4, half, None, 1))
     checkpoint.save(tmp_path / run_.folder, half.snapshots[-1], half.host, run_.hash)  # as if stopped after 4
     again = run_experiment(settings_, tmp_path, resume=True)[0]
     for a, b in zip(whole.final.state, again.final.state, strict=True):
@@ -282,7 +283,7 @@ def test_with_counters_an_absence_is_not_made_up_for() -> None:
     for t in range(20):
         v = torch.from_numpy(rng.standard_normal((8, 3)))
         # nothing is lost here: the exchange is that of the links between those who are there
-        assert (carrier.carry(t, "0", v) - torch.from_numpy(network.W(t).toarray()) @ v).abs().max() < 1e-12
+        assert (carrier.mix(t, "0", v) - torch.from_numpy(network.W(t).toarray()) @ v).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["one-peer-hypercube", "random-matching"])
@@ -329,11 +330,11 @@ def test_averaged_running_statistics_are_refused_where_they_could_become_negativ
 def test_what_cannot_be_combined_is_refused() -> None:
     with pytest.raises(ConfigError, match="a worker does not hear those that hear it"):
         simulate(topology="one-peer-exponential", problem="quadratics", rounds=2, network={"loss": 0.1})
-    with pytest.raises(ConfigError, match="FedAvg has a server and no links that could fail"):
+    with pytest.raises(ConfigError, match="FedAvg has a server and no links that can fail"):
         simulate("fedavg", problem="quadratics", rounds=2, network={"loss": 0.1})
-    with pytest.raises(ConfigError, match="differences need weights that stay as they are"):
+    with pytest.raises(ConfigError, match="differences need constant weights"):
         simulate({"kind": "ld-sgd", "compress": "cast"}, problem="quadratics", rounds=2, network={"loss": 0.1})
     with pytest.raises(ConfigError, match="need a fixed graph, but 'random-matching' changes"):
         simulate(topology="random-matching", problem="quadratics", rounds=2, network={"delay": 1})
-    with pytest.raises(ConfigError, match="are simulated only"):
-        run("net-fleet", Faults(delay=1), 2, "peers")
+    with pytest.raises(ConfigError, match="only the simulator supports delay and rule"):
+        run("net-fleet", Faults(delay=1), 2, "threads")

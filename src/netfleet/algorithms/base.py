@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, overload
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, overload
 
 from torch import Tensor
 
@@ -51,6 +51,12 @@ class State(Protocol):
 
 
 AnyState = State  # within an Algorithm, `State` is its own
+S = TypeVar("S", bound=State)
+
+
+def with_values(state: S, values: Iterable[Tensor]) -> S:
+    """A State of the same type with other tensors, one for each field."""
+    return type(state)(*values)
 
 
 class Conserved(NamedTuple):

@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
 
     from netfleet.engines import processes
     from netfleet.report import print_summary
+    from netfleet.runs.build import Settings
     from netfleet.runs.config import load_experiment
     from netfleet.runs.progress import Live
     from netfleet.runs.run import run_experiment, write_report_files
@@ -45,11 +46,12 @@ def run(options: argparse.Namespace) -> int:
     console = Console(quiet=not speaks())
     try:
         with (
-            processes(engine.kind, engine.device, engine.backend),
+            processes(engine.kind, engine.device),
             Live(console, len(experiment.runs())) as live,
         ):
+            settings = Settings(experiment)
             histories = run_experiment(
-                experiment, out, resume=options.resume, overwrite=options.overwrite, display=live
+                experiment, out, resume=options.resume, overwrite=options.overwrite, display=live, settings=settings
             )
     except KeyboardInterrupt:
         again = ["netfleet", "run", *([options.file] if options.file else [])]
@@ -58,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         return interrupted(f"the results so far are in {out}. Resume with: {command}") if speaks() else 130
     if speaks():
         print_summary(histories, console)
-        for path in write_report_files(experiment, histories, out):
+        for path in write_report_files(experiment, histories, settings, out):
             say_wrote(console, path)
         for history in histories:
             if history.diverged:

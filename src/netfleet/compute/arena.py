@@ -1,7 +1,7 @@
-"""Memory for the large vectors of a round, used again as soon as nobody holds it.
+"""Memory for the large vectors of a round, reused as soon as no tensor refers to it.
 
-The system's allocator gives large blocks back at every turn and fetches new ones, page by page; for large
-vectors that costs several times the arithmetic done on them.
+The system's allocator returns large blocks to the system and fetches new ones page by page; for large vectors that
+costs several times the arithmetic done on them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SMALL = 1 << 18  # bytes below which the allocator is as good
 
 
 class Arena:
-    """Hands out tensors and takes their memory back when the last view of them is gone."""
+    """Allocates tensors and reuses their memory when the last view of them is gone."""
 
     def __init__(self) -> None:
         self._free: defaultdict[int, list[mmap.mmap]] = defaultdict(list)
@@ -42,7 +42,7 @@ class Arena:
 
 
 def _fresh(size: int) -> mmap.mmap:
-    """SingleHost pages, large ones where the system has them: rows of a data set lie far apart."""
+    """Pages from the system, huge ones where it has them, because rows of a data set are far apart."""
     length = math.ceil(size / mmap.PAGESIZE) * mmap.PAGESIZE
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(-1, length)

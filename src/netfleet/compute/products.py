@@ -1,4 +1,4 @@
-"""W times the vectors of workers, in an order of summation that depends on neither threads nor hosts."""
+"""W times the vectors of workers; the order of summation depends on neither threads nor hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _width(d: int) -> int:
 
 
 class Product:
-    """Multiplies on some threads, into memory that is used again."""
+    """Multiplies on some threads, into reused memory."""
 
     def __init__(self, threads: int) -> None:
         self._pool, self._arena = ThreadPool(threads), Arena()

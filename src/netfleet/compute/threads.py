@@ -1,4 +1,4 @@
-"""Threads that share out numbered tasks."""
+"""A pool of threads for numbered tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 
 class ThreadPool:
-    """Some threads, each with a slot number, that share out numbered tasks; the caller is the first of them."""
+    """Some threads, each with a slot number, that run numbered tasks; the calling thread is slot 0."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -55,7 +55,7 @@ def _work(slot: int, inbox: _Queue) -> None:
             outbox.put(None)
         except BaseException as error:
             outbox.put(error)
-        del order, drain, outbox  # or they would keep the task's tensors until the next one
+        del order, drain, outbox  # else they keep the task's tensors until the next task
 
 
 def _dismiss(inboxes: list[_Queue]) -> None:

@@ -4,42 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
 
 from netfleet.engines.collective import Collective, SingleHost
-from netfleet.engines.loop import Snapshot, Start
+from netfleet.engines.job import Job, Snapshot
 from netfleet.engines.simulator import run_simulator
 from netfleet.engines.threads import run_threads
 
-Engine = Callable[..., Snapshot]
+
+@dataclass(frozen=True)
+class Engine:
+    """Runs jobs; `collective` is what its processes compute together."""
+
+    run: Callable[[Job], Snapshot]
+    collective: Collective = field(default_factory=SingleHost)
 
 
-def _run_distributed(*arguments: Any, **options: Any) -> Snapshot:
-    """Imported only where it is used: torch.distributed takes its time."""
-    from netfleet.engines.distributed import run_distributed
-
-    return run_distributed(*arguments, **options)
-
-
-ENGINES: dict[str, Engine] = {"simulator": run_simulator, "peers": run_threads, "distributed": _run_distributed}
-
-
-def collective_of(kind: str) -> Collective:
-    """What the processes of an engine find out together; the other engines are one process."""
+def make_engine(kind: str) -> Engine:
+    """The engine of this kind; torch.distributed is imported only if it is used, because that takes long."""
     if kind != "distributed":
-        return SingleHost()
-    from netfleet.engines.distributed import ProcessGroup
+        return Engine({"simulator": run_simulator, "threads": run_threads}[kind])
+    from netfleet.engines.distributed import ProcessGroup, run_distributed
 
-    return ProcessGroup()
+    ranks = ProcessGroup()
+    return Engine(partial(run_distributed, ranks=ranks), ranks)
 
 
-def processes(kind: str, device: str, backend: str) -> AbstractContextManager[None]:
-    """The processes that an engine needs, for as long as this lasts."""
+def processes(kind: str, device: str) -> AbstractContextManager[None]:
+    """Within this, the process is a rank of the cluster if the engine needs one."""
     if kind != "distributed":
         return nullcontext()
     from netfleet.engines.distributed import joined
 
-    return joined(device, backend)
+    return joined(device)
 
 
-__all__ = ["ENGINES", "Engine", "Snapshot", "Start", "collective_of", "processes"]
+__all__ = ["Engine", "Job", "Snapshot", "make_engine", "processes"]

@@ -1,35 +1,39 @@
-"""All workers as one host sees them: sums and lists over every host, for metrics, exact averages and the record.
+"""What hosts compute together: sums and lists over all workers, for metrics, exact averages and the record.
 
-Every call is made by all hosts at the same point of the run. Peers that trust nobody have no such view; what they
-measure is their own.
+All hosts make every call, at the same point of the run. A site has no such view: it measures its own worker only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
+import torch
 from torch import Tensor
+
+from netfleet.errors import EngineError, NetfleetError
+
+T = TypeVar("T")
 
 
 class Collective(Protocol):
-    """What hosts find out together."""
+    """What hosts compute together."""
 
     @property
     def keeps_record(self) -> bool:
-        """Whether this host keeps the record; one of them does."""
+        """Whether this host keeps the record; exactly one does."""
 
     def count(self, m: int) -> int:
-        """Of m workers, how many take part."""
+        """How many of m workers the results are about."""
 
     def total(self, rows: Tensor) -> Tensor:
         """Σ over the rows `[rows, …]` of all hosts."""
 
     def gather(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
-        """The rows of all workers in their order, `[m, …]`; `workers` says whose the given ones are."""
+        """The rows of all workers in their order, `[m, …]`; `workers` are those of the given rows."""
 
-    def first(self, act: Callable[[], Any]) -> Any:
-        """Let the host that keeps the record act before the others; its result (as JSON) or error is everyone's."""
+    def first(self, act: Callable[[], T]) -> T:
+        """Let the host that keeps the record act; every host gets its result (as JSON) or raises its error."""
 
 
 class SingleHost:
@@ -46,12 +50,28 @@ class SingleHost:
     def gather(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
         return rows
 
-    def first(self, act: Callable[[], Any]) -> Any:
+    def first(self, act: Callable[[], T]) -> T:
         return act()
 
 
 class SingleSite(SingleHost):
-    """The collective of a site that knows of its own worker only."""
+    """The collective of a site, which knows its own worker only."""
 
     def count(self, m: int) -> int:
         return 1
+
+
+def agreed(collective: Collective, act: Callable[[], T]) -> T:
+    """What `act` returns on this host; if it fails on some hosts, all hosts stop here."""
+    error: NetfleetError | None = None
+    try:
+        result = act()
+    except NetfleetError as found:
+        error = found
+    failed, hosts = collective.total(torch.tensor([[int(error is not None), 1]])).tolist()
+    if error is not None:
+        error.shared = failed == hosts
+        raise error
+    if failed:
+        raise EngineError(f"{failed} of {hosts} processes failed; their own messages say why")
+    return result

@@ -1,15 +1,17 @@
-"""A host of some of the workers; it sees the others through `exchange` and `collective` only.
+"""Hosts: every engine is one or more of them, and each hosts some of the workers.
 
-The lower seam of every engine with several hosts is one function, `exchange(tag, need, stack)`: it sends the messages
-of this host's workers to the hosts that need them and fills in those of the others. In memory it is a mailbox, on a
-cluster `torch.distributed`.
+A host sees other hosts through `exchange` and `collective` only. `exchange(tag, need, stack, content)` sends the
+messages of this host's workers to the hosts that need them and fills in those of the others. Threads use mailboxes, a
+cluster uses `torch.distributed`, sites use gRPC.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from netfleet.algorithms import Mix
+from netfleet.algorithms.base import State
 from netfleet.algorithms.compression import Packed, pack
 from netfleet.compute.arena import Arena
 from netfleet.compute.products import Product, as_sparse
@@ -27,6 +30,8 @@ from netfleet.problems.base import Problem
 from netfleet.topology.faults import Unreliable
 from netfleet.topology.network import Network
 
+S = TypeVar("S", bound=State)
+
 
 class Tag(NamedTuple):
     """Which message this is: the round (−1 while initialising) and the number of the exchange within it."""
@@ -36,9 +41,9 @@ class Tag(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What the bytes of a message are, for transports that check what they take."""
+    """What the bytes of a message are, for transports that validate messages."""
 
-    words: str  # such as "float32[10330] float32[10330]"
+    words: str  # such as "float32[10330] in 41320"
     finite: Callable[[Tensor], bool]  # whether a message's bytes hold finite numbers only
 
 
@@ -49,7 +54,8 @@ Exchange = Callable[[Tag, Sequence[int], Tensor, Content], None]
 class Part(NamedTuple):
     """What some workers need in a round: whose vectors, host by host, and with what weights.
 
-    The weights of a row are in the order of the workers, wherever their vectors lie: sums are the same on any hosts.
+    The weights of a row are in the order of the workers, wherever their vectors are, so sums have the same bits for
+    any assignment of workers to hosts.
     """
 
     need: list[int]
@@ -57,10 +63,65 @@ class Part(NamedTuple):
     own: RowBlocks  # the places of the workers themselves in `need`
 
 
-class PartialHost:
-    """A host of some of the workers, in ascending order."""
+class Host(ABC):
+    """What runs the loop: it hosts all workers in the simulator, some on a cluster's rank, one at a site."""
 
+    #: Whether this host stops a diverged run without asking other hosts.
     decides_alone = False
+
+    def __init__(self, problem: Problem, network: Network, collective: Collective, threads: int) -> None:
+        """`problem` has the objectives of the workers hosted here."""
+        self.problem, self.network, self.collective = problem, network, collective
+        self._product, self._sent = Product(threads), 0
+
+    def mixer(self, t: int) -> Mix:
+        """The average over the neighbourhood in round t (−1 while the algorithm initialises)."""
+        average, messages = self._average_of(t), self._messages(max(t, 0))
+
+        def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
+            packed = [pack(v) for v in vectors]
+            self._sent += messages * sum(p.wire.shape[1] for p in packed)
+            mixed = average(packed)
+            return mixed[0] if len(mixed) == 1 else tuple(mixed)
+
+        return mix  # type: ignore[return-value]
+
+    @abstractmethod
+    def _average_of(self, t: int) -> Callable[[Sequence[Packed]], list[Tensor]]:
+        """What averages the vectors of a message in round t."""
+
+    def _messages(self, t: int) -> int:
+        """Messages that this host's workers send in an exchange of round t."""
+        return sum(self.network.sends(i, t) for i in self.problem.workers)
+
+    @property
+    def freezes(self) -> bool:
+        """Whether a worker that does not take part keeps its whole state; else the method says what it keeps."""
+        return self.network.freezes
+
+    def active(self, t: int) -> Tensor | None:
+        """Which of this host's workers take part in round t, `[rows, 1]`; None: all do."""
+        mask = self.network.active(t)
+        return None if mask is None else torch.from_numpy(mask[list(self.problem.workers), None])
+
+    def settle(self, state: S) -> S:
+        """A round's state after the changes to this host's links in that round."""
+        return state
+
+    def bytes_sent(self) -> int:
+        """Payload bytes that this host's workers have sent so far, or a server has sent to them."""
+        return self._sent
+
+    def network_state(self) -> dict[str, Tensor]:
+        """What later exchanges depend on, by name."""
+        return {}
+
+    def load_network_state(self, memory: dict[str, Tensor]) -> None:  # noqa: B027 (optional)
+        """Continue from what `network_state` returned."""
+
+
+class PartialHost(Host):
+    """A host of some of the workers, in ascending order."""
 
     def __init__(
         self,
@@ -71,30 +132,18 @@ class PartialHost:
         threads: int = 1,
         hosts: Sequence[int] | None = None,
     ) -> None:
-        """`hosts` has the host of each worker, so that what comes from one lies together."""
-        self.problem, self.network, self.collective = problem, network, collective
-        self._exchange, self._product, self._arena = exchange, Product(threads), Arena()
-        self._hosts = hosts
-        self._sent = 0
+        """`hosts` has the host of each worker, so that vectors from one host are contiguous."""
+        super().__init__(problem, network, collective, threads)
+        self._exchange, self._arena, self._hosts = exchange, Arena(), hosts
         self._static: Part | None = None
         self._matrices: dict[torch.dtype, Tensor] = {}
 
-    def mixer(self, t: int) -> Mix:
-        now, calls = max(t, 0), itertools.count()
-        weights = self.network.average(now)
-        part = self._part(now) if weights is None else None
-        sends = sum(self.network.sends(i, now) for i in self.problem.workers)
-
-        def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
-            packed = [pack(v) for v in vectors]
-            self._sent += sends * sum(p.wire.shape[1] for p in packed)
-            if part is None:
-                mixed = self._average(weights, packed)
-            else:
-                mixed = self._neighbourhood(Tag(t, next(calls)), part, packed)
-            return mixed[0] if len(mixed) == 1 else tuple(mixed)
-
-        return mix  # type: ignore[return-value]
+    def _average_of(self, t: int) -> Callable[[Sequence[Packed]], list[Tensor]]:
+        weights = self.network.average(max(t, 0))
+        if weights is not None:
+            return functools.partial(self._exact_average, weights)
+        part, calls = self._part(max(t, 0)), itertools.count()
+        return lambda packed: self._neighbourhood(Tag(t, next(calls)), part, packed)
 
     def _part(self, t: int) -> Part:
         """The part of W(t) that this host works with."""
@@ -117,40 +166,20 @@ class PartialHost:
         return [self._weighted(part, vectors) for vectors in values]
 
     def took(self, tag: Tag, argument: int, need: Sequence[int], vectors: Tensor) -> None:
-        """See what an exchange brought: one argument of `mix`, a row for each worker in `need`."""
+        """Called after an exchange with each argument of `mix`: a row for each worker in `need`."""
 
     def _weighted(self, part: Part, values: Tensor) -> Tensor:
         if values.dtype not in self._matrices:
             self._matrices[values.dtype] = as_sparse(part.W, values.dtype).to(values.device)
         return self._product(self._matrices[values.dtype], values, part.own.count)
 
-    def _average(self, weights: object, packed: Sequence[Packed]) -> list[Tensor]:
+    def _exact_average(self, weights: object, packed: Sequence[Packed]) -> list[Tensor]:
         """The exact average, one sum over all hosts for all vectors."""
         own = torch.as_tensor(weights)[list(self.problem.workers), None]
         values = torch.cat([p.values for p in packed], dim=1)
         total = self.collective.total(values * own.to(values.device, values.dtype))
         parts = torch.split(total, [p.values.shape[1] for p in packed])
         return [part.repeat(len(own), 1) for part in parts]
-
-    @property
-    def freezes(self) -> bool:
-        return self.network.freezes
-
-    def active(self, t: int) -> Tensor | None:
-        mask = self.network.active(t)
-        return None if mask is None else torch.from_numpy(mask[list(self.problem.workers), None])
-
-    def settle(self, state: Any) -> Any:
-        return state
-
-    def bytes_sent(self) -> int:
-        return self._sent
-
-    def network_state(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_network_state(self, memory: dict[str, Tensor]) -> None:
-        """This network has no memory."""
 
 
 def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:
@@ -164,18 +193,18 @@ def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:
 
 
 def all_finite(values: Tensor) -> bool:
-    """Whether all are; the least and the greatest tell, because NaN is passed on, and need no memory of their own."""
+    """Whether all are finite; the least and the greatest tell, because NaN propagates, and need no extra memory."""
     return not values.numel() or all(bool(torch.isfinite(end)) for end in torch.aminmax(values))
 
 
 def needed(W: csr_array, workers: Sequence[int]) -> list[int]:
-    """Whose vectors some workers need: their own, and those of all whom they hear."""
+    """Whose vectors some workers need: their own, and those of their neighbours."""
     rows = W[list(workers)]
     return sorted({*workers, *rows.indices[rows.data != 0].tolist()})
 
 
 def part_of(W: csr_array, workers: Sequence[int], hosts: Sequence[int] | None = None) -> Part:
-    """What some workers work with in a round with weights W."""
+    """What some workers need in a round with weights W."""
     need = needed(W, workers)
     if hosts is not None:
         need.sort(key=lambda j: (hosts[j], j))
@@ -189,6 +218,8 @@ def part_of(W: csr_array, workers: Sequence[int], hosts: Sequence[int] | None = 
 
 
 def refuse_memory(network: Network) -> None:
-    """A network that remembers is simulated as a whole."""
+    """Refuse a network whose exchanges depend on earlier ones, which only the simulator supports."""
     if isinstance(network, Unreliable) and network.has_memory:
-        raise ConfigError('late messages and rule = "counters" are simulated only; use engine.kind = "simulator"')
+        raise ConfigError(
+            'network: only the simulator supports delay and rule = "counters"; use engine.kind = "simulator"'
+        )

@@ -1,112 +1,36 @@
-"""The one training loop, and what an engine must supply to host it.
-
-Every engine is one or more hosts. A host has some of the workers (`problem`), a way to average with the others
-(`mixer`), and where there are several, a way to find out together what none knows alone (`collective`).
-"""
+"""The one training loop: it runs a job on a host, whatever the engine."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
-from netfleet.engines.collective import Collective
+from netfleet.algorithms.base import State, with_values
+from netfleet.engines.host import Host, S
+from netfleet.engines.job import Job, Snapshot
 from netfleet.errors import DivergedError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Everything that the rounds after `t` depend on, and the counters: of one host's workers, or of all."""
-
-    t: int  # rounds done
-    state: Any  # the algorithm's State
-    buffers: Tensor | None = None
-    bytes: int = 0  # sent so far
-    samples: int = 0  # used so far
-    seconds: float = 0.0  # spent in rounds, evaluation excluded
-    network: dict[str, Tensor] = field(default_factory=dict)  # what the network remembers, where it does
-
-
-class Host(Protocol):
-    """What runs the loop: all workers in the simulator, one worker on a peer."""
-
-    @property
-    def problem(self) -> Problem:
-        """The objectives of the workers hosted here."""
-
-    @property
-    def decides_alone(self) -> bool:
-        """Whether this host has all the workers."""
-
-    @property
-    def freezes(self) -> bool:
-        """Whether a worker that does not take part keeps all that it has; else the method says what it keeps."""
-
-    def mixer(self, t: int) -> Mix:
-        """The average over the neighbourhood in round t (−1 while the algorithm initialises)."""
-
-    def active(self, t: int) -> Tensor | None:
-        """Which of this host's workers take part in round t, `[rows, 1]`; None: all do."""
-
-    def settle(self, state: Any) -> Any:
-        """A round's state after what happened to this host's links in it."""
-
-    def network_state(self) -> dict[str, Tensor]:
-        """What later exchanges depend on, by name."""
-
-    def load_network_state(self, memory: dict[str, Tensor]) -> None:
-        """Go on from such a memory."""
-
-    def bytes_sent(self) -> int:
-        """Payload bytes that this host's workers have sent so far, or a server has sent to them."""
-
-    @property
-    def collective(self) -> Collective:
-        """What this host finds out together with the others."""
-
-
-class Recorder(Protocol):
-    """What keeps the record of a run; every host has one, in step with the others."""
-
-    def due(self, t: int) -> bool:
-        """Whether a snapshot is wanted after t rounds."""
-
-    def take(self, snapshot: Snapshot, host: Host) -> None:
-        """A host's snapshot that was due: measure it with the others, write it down, make it durable.
-
-        A resumed run offers its first snapshot again, in case it was stopped before that was measured.
-        """
-
-    def rescue(self, snapshot: Snapshot, host: Host) -> None:
-        """The last good snapshot of a run that is being stopped, from a host that has all workers."""
-
-    def progress(self, t: int) -> None:
-        """Round t is done."""
-
-
-#: The snapshot that some workers go on from, with the counters of all.
-Start = Callable[[Sequence[int]], Snapshot]
-
-
-def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, start: Start | None = None) -> Snapshot:
-    """Run the algorithm on this host from `start` (or from scratch) to the given number of rounds."""
-    f = Counted(host.problem)
-    now = _begin(host, algorithm, f) if start is None else _resume(host, start)
+def train(host: Host, job: Job) -> Snapshot:
+    """Run a job on this host, from its start to its last round; returns the snapshot of this host's workers."""
+    f, algorithm = Counted(host.problem), job.algorithm
+    now = _begin(host, algorithm, f) if job.start is None else _resume(host, job)
     bad: _Bad | None = None
     f.samples, f.problem.buffers = now.samples, _copy(now.buffers)
     host.load_network_state(now.network)
     sent_before = now.bytes - host.bytes_sent()
     try:
-        _offer(host, recorder, now, algorithm, bad)
-        for t in range(now.t, rounds):
+        _offer(host, job, now, bad)
+        for t in range(now.t, job.rounds):
             began = time.perf_counter()
             state = advance(host, algorithm, f, t, now.state)
             bad = bad or _not_finite(state, t)
@@ -122,19 +46,20 @@ def train(host: Host, algorithm: Algorithm, rounds: int, recorder: Recorder, sta
                 seconds=now.seconds + time.perf_counter() - began,
             )
             if host.collective.keeps_record:
-                recorder.progress(t + 1)
-            _offer(host, recorder, now, algorithm, bad)
+                job.recorder.progress(t + 1)
+            _offer(host, job, now, bad)
     except (KeyboardInterrupt, DivergedError):
         if host.decides_alone:
-            recorder.rescue(now, host)
+            job.recorder.save(now, host)
         raise
     _agree(host, algorithm, bad)
     return now
 
 
-def _resume(host: Host, start: Start) -> Snapshot:
-    """The host that keeps the record carries the counters on."""
-    now = start(host.problem.workers)
+def _resume(host: Host, job: Job) -> Snapshot:
+    """The job's start; the host that keeps the record continues the counters."""
+    assert job.start is not None
+    now = job.start(job.algorithm.State, host.problem.device, host.problem.workers)
     return now if host.collective.keeps_record else replace(now, bytes=0, samples=0)
 
 
@@ -145,27 +70,29 @@ def _begin(host: Host, algorithm: Algorithm, f: Counted) -> Snapshot:
     return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples, network=host.network_state())
 
 
-def begin(host: Host, algorithm: Algorithm, f: Counted, x: Tensor) -> Any:
+def begin(host: Host, algorithm: Algorithm, f: Counted, x: Tensor) -> State:
     """The state before round 0 from the models x, `[rows, d]`."""
-    return algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
+    state: State = algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
+    return state
 
 
-def advance(host: Host, algorithm: Algorithm, f: Counted, t: int, state: Any) -> Any:
+def advance(host: Host, algorithm: Algorithm, f: Counted, t: int, state: State) -> State:
     """The state after round t."""
     f.choose(host.active(t))
-    after = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, state)  # type: ignore[arg-type]
+    after: State = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, state)  # type: ignore[arg-type]
     return host.settle(_only(f.active, after, state) if host.freezes else after)
 
 
-def _only(active: Tensor, state: Any, before: Any) -> Any:
+def _only(active: Tensor, state: S, before: State) -> S:
     """The new state of the workers that took part, the old one of those that were away."""
-    return type(state)(*(torch.where(active, new, old) for new, old in zip(state, before, strict=True)))
+    return with_values(state, (torch.where(active, new, old) for new, old in zip(state, before, strict=True)))
 
 
-def _offer(host: Host, recorder: Recorder, snapshot: Snapshot, algorithm: Algorithm, bad: _Bad | None) -> None:
-    if recorder.due(snapshot.t):
-        _agree(host, algorithm, bad)
-        recorder.take(snapshot, host)
+def _offer(host: Host, job: Job, snapshot: Snapshot, bad: _Bad | None) -> None:
+    """Let the recorder have a snapshot if one is due."""
+    if job.recorder.due(snapshot.t):
+        _agree(host, job.algorithm, bad)
+        job.recorder.record(snapshot, host)
 
 
 class _Bad(NamedTuple):
@@ -175,7 +102,7 @@ class _Bad(NamedTuple):
     place: int
 
 
-def _not_finite(state: Any, t: int) -> _Bad | None:
+def _not_finite(state: State, t: int) -> _Bad | None:
     for place, values in enumerate(state):
         if not math.isfinite(values.sum().item()) and not bool(torch.isfinite(values).all()):
             return _Bad(t, place)
@@ -188,7 +115,7 @@ _FINE = _Bad(2**62, 0)
 def _agree(host: Host, algorithm: Algorithm, bad: _Bad | None) -> None:
     """Stop on every host if a value was not finite on one of them.
 
-    Hosts ask each other only where they meet anyway, at a snapshot; until then what is not finite spreads.
+    Hosts that do not decide alone ask each other only at snapshots, where they synchronize anyway.
     """
     if host.decides_alone and bad is None:
         return
@@ -215,7 +142,7 @@ class Counted:
         device = self.problem.device
         self.active = Problem.active.to(device) if active is None else active.to(device)
         self._rows = None if active is None else self.active[:, 0].nonzero()[:, 0]
-        self._part: Problem | None = self.problem  # None: nobody takes part
+        self._part: Problem | None = self.problem  # None: no worker takes part
         if self._rows is not None:
             self._part = self.problem.among(self._rows.tolist()) if len(self._rows) else None
 
@@ -274,17 +201,4 @@ def diverged(algorithm: Algorithm, what: str, t: int) -> DivergedError:
     return DivergedError(
         f"{algorithm.title} diverged: {what} is not finite in round {t} with step size {algorithm.step_size(t):g}; "
         f"the last good state is kept. {algorithm.remedy_if_diverged}"
-    )
-
-
-def together(snapshot: Snapshot, host: Host) -> Snapshot:
-    """The snapshot of all workers, on every host, from those of the hosts."""
-    collective, workers = host.collective, host.problem.workers
-    counts = collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
-    return replace(
-        snapshot,
-        state=type(snapshot.state)(*(collective.gather(values, workers) for values in snapshot.state)),
-        buffers=None if snapshot.buffers is None else collective.gather(snapshot.buffers, workers),
-        bytes=counts[0],
-        samples=counts[1],
     )

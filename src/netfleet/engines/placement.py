@@ -1,8 +1,8 @@
-"""Which workers each rank hosts, so that few rows have to travel: a balanced partition of the graph.
+"""Which workers each rank hosts, so that ranks send few rows: a balanced partition of the graph.
 
-The start is a cut into equal pieces: of an order made by halving along Fiedler vectors, or of the workers' own order
-where that is better; then pairs of workers change places as long as that saves rows. What counts are rows, not
-links: a row that several workers of another rank need is sent there once.
+Two orders of the workers are cut into equal pieces: their own, and one made by bisection along Fiedler vectors. Then
+pairs of workers swap ranks as long as that saves rows, and the better result is used. Rows count rather than links: a
+row that several workers of another rank need is sent there once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from netfleet.topology.network import Network
 
 Ints = npt.NDArray[np.int64]
 _DENSE = 500  # workers up to which all eigenvectors are computed
-_LOOKS = 20_000  # changes of places that are tried, at most
+_TRIES = 20_000  # swaps that are tried, at most
 
 
 class Placement(NamedTuple):
@@ -40,7 +40,7 @@ class Placement(NamedTuple):
 class Quality(NamedTuple):
     """How good a placement is."""
 
-    rows: float  # that travel in an exchange
+    rows: float  # sent in an exchange
     links: float  # directed ones between ranks
     all_links: float
     random: float  # rows of a random placement, on average
@@ -54,19 +54,19 @@ class Quality(NamedTuple):
         return f"{crossing}, {self.rows:,.3g} rows are sent; a random placement sends {self.random:,.3g}"
 
 
-#: Rounds that a placement looks at where the graph changes from round to round.
+#: Rounds that a placement takes into account if the graph changes from round to round.
 ROUNDS = 16
 
 
 def place_on(network: Network, ranks: int) -> Placement:
-    """A placement of a network's workers: by all that it does in its first rounds. A server sends no rows."""
+    """A placement of a network's workers, by the weights of its first rounds. A server sends no rows."""
     if network.average(0) is not None:
         return _as_placement(_cut(np.arange(network.m), ranks), ranks)
     return place(csr_array(functools.reduce(operator.add, _rounds(network))), ranks)
 
 
 def _rounds(network: Network) -> list[csr_array]:
-    """The weights of some rounds; of the links that fail now and then all that there are."""
+    """The weights of some rounds; links that may fail are all included."""
     whole = getattr(network, "topology", network)
     return [whole.W(t) for t in range(ROUNDS if whole.varying else 1)]
 
@@ -78,10 +78,10 @@ def quality_on(network: Network, placement: Placement) -> Quality:
 
 
 def place(W: csr_array, ranks: int) -> Placement:
-    """A placement of the workers of W on so many ranks, as equally as possible."""
+    """A placement of the workers of W on this number of ranks, as equally as possible."""
     m = W.shape[0]
     links = _links(W)
-    if links.nnz == m * (m - 1):  # everyone needs everyone: all placements are alike
+    if links.nnz == m * (m - 1):  # all workers need all others: all placements are equal
         return _as_placement(_cut(np.arange(m), ranks), ranks)
     starts = [np.arange(m), _spectral(links, np.arange(m), ranks)] if 1 < ranks < m else [np.arange(m)]
     tried = [_improved(links, _cut(order, ranks), ranks) for order in starts]
@@ -94,7 +94,7 @@ def _as_placement(of: Ints, ranks: int) -> Placement:
 
 
 def quality(W: csr_array, placement: Placement) -> Quality:
-    """How many rows and links cross, beside what a random placement would have."""
+    """How many rows and links cross, compared with random placements."""
     links, of, ranks = _links(W), placement.ranks, len(placement.workers)
     i, j = links.nonzero()
     rng = np.random.default_rng(0)
@@ -118,7 +118,7 @@ def _cut(order: Ints, ranks: int) -> Ints:
 
 
 def _rows(links: csr_array, of: Ints, ranks: int) -> int:
-    """Rows that travel: for each worker, the other ranks that need it."""
+    """Rows that are sent: for each worker, the other ranks that need it."""
     member = csr_array((np.ones(len(of)), (of, np.arange(len(of)))), shape=(ranks, len(of)))
     readers = csr_array(member @ links)  # [ranks, workers]: how many of a rank's workers need each
     return int(readers.count_nonzero() - np.count_nonzero(readers[of, np.arange(len(of))]))
@@ -143,17 +143,17 @@ def _fiedler(links: csr_array) -> npt.NDArray[np.float64]:
     return np.asarray(eigsh(L, k=2, sigma=-1e-3, v0=start)[1][:, 1])
 
 
-class _Board:
-    """Workers on ranks, and how many workers of each rank need each of them; two may change places."""
+class _Assignment:
+    """The rank of each worker, and how many workers of each rank need each of them."""
 
     def __init__(self, links: csr_array, of: Ints, ranks: int) -> None:
         self.of, self.counts = of.copy(), np.zeros((len(of), ranks), dtype=np.int64)
         i, j = links.nonzero()
         np.add.at(self.counts, (j, of[i]), 1)
-        self.heard = [links.indices[links.indptr[i] : links.indptr[i + 1]] for i in range(len(of))]
+        self.needs = [links.indices[links.indptr[i] : links.indptr[i + 1]] for i in range(len(of))]
 
     def crossing(self, workers: Ints) -> int:
-        """Rows of some workers that travel."""
+        """Rows of some workers that are sent."""
         needed = self.counts[workers] > 0
         needed[np.arange(len(workers)), self.of[workers]] = False
         return int(needed.sum())
@@ -161,13 +161,13 @@ class _Board:
     def swap(self, a: int, b: int) -> None:
         of, counts = self.of, self.counts
         for i, other in ((a, of[b]), (b, of[a])):
-            counts[self.heard[i], of[i]] -= 1
-            counts[self.heard[i], other] += 1
+            counts[self.needs[i], of[i]] -= 1
+            counts[self.needs[i], other] += 1
         of[a], of[b] = of[b], of[a]
 
     def saves(self, a: int, b: int) -> bool:
-        """Let a and b change places if that saves rows; else leave all as it is."""
-        touched = np.unique(np.concatenate([self.heard[a], self.heard[b], [a, b]]))
+        """Swap a and b if that saves rows; whether it did."""
+        touched = np.unique(np.concatenate([self.needs[a], self.needs[b], [a, b]]))
         before = self.crossing(touched)
         self.swap(a, b)
         if self.crossing(touched) < before:
@@ -177,16 +177,16 @@ class _Board:
 
 
 def _improved(links: csr_array, of: Ints, ranks: int) -> Ints:
-    """Pairs of workers change places while that saves rows, in passes over those with links to other ranks."""
-    board, looks, moved = _Board(links, of, ranks), _LOOKS, True
-    while moved and looks > 0:
+    """Swap pairs of workers while that saves rows, in passes over those with links to other ranks."""
+    assigned, tries, moved = _Assignment(links, of, ranks), _TRIES, True
+    while moved and tries > 0:
         moved = False
         for a in range(len(of)):
-            near = np.unique(board.of[board.heard[a]])
-            others = np.flatnonzero(np.isin(board.of, near[near != board.of[a]]))
-            for b in others[: max(looks, 0)].tolist():
-                looks -= 1
-                if board.saves(a, b):
+            near = np.unique(assigned.of[assigned.needs[a]])
+            others = np.flatnonzero(np.isin(assigned.of, near[near != assigned.of[a]]))
+            for b in others[: max(tries, 0)].tolist():
+                tries -= 1
+                if assigned.saves(a, b):
                     moved = True
                     break
-    return board.of
+    return assigned.of

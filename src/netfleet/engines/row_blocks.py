@@ -1,4 +1,4 @@
-"""Rows of messages from place to place, by runs of neighbouring rows: bytes are copied as blocks, not one by one."""
+"""Rows of a stack of messages, copied by runs of contiguous rows rather than one by one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Run(NamedTuple):
-    """RowBlocks that lie together: where in the whole, and where among the chosen ones."""
+    """Contiguous rows: their places in the stack, and among the chosen rows."""
 
     place: slice
     row: slice
@@ -22,8 +22,8 @@ class RowBlocks:
         self.count, self.runs = len(places), _runs(places)
 
     @property
-    def together(self) -> bool:
-        """Whether they lie together."""
+    def contiguous(self) -> bool:
+        """Whether these rows are one block."""
         return len(self.runs) == 1
 
     def put(self, stack: Tensor, values: Tensor) -> None:
@@ -32,16 +32,16 @@ class RowBlocks:
             stack[place].copy_(values[row])
 
     def piece(self, stack: Tensor) -> Tensor:
-        """These rows as they lie in the stack, which must be together."""
+        """These rows as a view of the stack; they must be contiguous."""
         (run,) = self.runs
         return stack[run.place]
 
-    def take(self, stack: Tensor, room: Tensor | None = None) -> Tensor:
-        """These rows in one piece: as they lie in the stack where they lie together, else a copy (in `room`)."""
-        if self.together:
+    def take(self, stack: Tensor, out: Tensor | None = None) -> Tensor:
+        """These rows in one piece: a view of the stack if they are contiguous, else a copy (in `out`)."""
+        if self.contiguous:
             return self.piece(stack)
         shape = (self.count, *stack.shape[1:])
-        values = room if room is not None and room.shape == shape else stack.new_empty(shape)
+        values = out if out is not None and out.shape == shape else stack.new_empty(shape)
         for place, row in self.runs:
             values[row].copy_(stack[place])
         return values

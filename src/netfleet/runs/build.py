@@ -1,18 +1,23 @@
-"""From an experiment's tables to its topology, problem, network and algorithm, and what they must satisfy together."""
+"""From an experiment's tables to its topology, problem, network and jobs, and the checks that they fit together."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from netfleet.algorithms.base import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.host import refuse_memory
+from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
 from netfleet.problems.base import PROBLEMS, Problem
+from netfleet.registry import Spec
 from netfleet.runs.config import EngineConfig, Experiment
 from netfleet.runs.requirements import check_network
 from netfleet.topology.faults import Faults, Unreliable
@@ -22,12 +27,12 @@ from netfleet.topology.topology import Topology, make_topology
 
 
 def network_for(algorithm: Algorithm, topology: Topology, seed: int, faults: Faults | None = None) -> Network:
-    """What an algorithm's messages travel over: the topology, failing if told so, or the server that it is for."""
+    """The network of an algorithm: the topology, with faults if there are any, or a server."""
     if algorithm.server:
         if faults is not None:
             raise ConfigError(
-                f"network: {algorithm.title} has a server and no links that could fail; use participation for workers "
-                f"that are away, or leave [network] out"
+                f"network: {algorithm.title} has a server and no links that can fail; use participation for absent "
+                f"workers, or leave [network] out"
             )
         return CentralServer(topology.m, getattr(algorithm, "participation", 1.0), seed)
     network = topology if faults is None else Unreliable(topology, faults, seed)
@@ -43,6 +48,25 @@ class Setting:
     problem: Problem
 
 
+class Settings:
+    """The settings of an experiment's seeds: each is built when it is first asked for, and the last `keep` are kept.
+
+    The report shows the topology and the label counts of the first one, so these stay.
+    """
+
+    topology: Topology
+    label_counts: npt.NDArray[np.int64] | None
+
+    def __init__(self, experiment: Experiment, keep: int = 1) -> None:
+        self.seeds, self._build = experiment.seeds, lru_cache(keep)(partial(build_setting, experiment))
+
+    def __call__(self, seed: int) -> Setting:
+        setting = self._build(seed)
+        if seed == self.seeds[0]:
+            self.topology, self.label_counts = setting.topology, setting.problem.label_counts()
+        return setting
+
+
 def build_topology(table: Mapping[str, Any], seed: int = 0, workers: int | None = None) -> Topology:
     """The topology of an experiment's [topology] table."""
     graph = {key: value for key, value in table.items() if key != "weights"}
@@ -55,45 +79,41 @@ def build_setting(experiment: Experiment, seed: int) -> Setting:
     return Setting(topology, build_problem(experiment.problem, topology.m, seed, experiment.engine))
 
 
-def build_problem(spec: Any, workers: int, seed: int, engine: EngineConfig) -> Problem:
+def build_problem(spec: Spec, workers: int, seed: int, engine: EngineConfig) -> Problem:
     """The problem that a specification describes, on the engine's device."""
+    _check_device(engine.device)
     return PROBLEMS.build(
         spec,
         workers=workers,
         seed=seed,
         dtype=getattr(torch, engine.dtype),
-        device=checked_device(engine.device),
+        device=engine.device,
         threads=engine.threads,
         gradients=engine.gradients,
     )
 
 
-def checked_device(name: str) -> str:
-    """The device's name, if it can be used here."""
+def _check_device(name: str) -> None:
     try:
         torch.empty(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(f'device {name!r} cannot be used here ({reason}); use device = "cpu"') from None
-    return name
 
 
-def check_all(experiment: Experiment, setting: Setting) -> None:
-    """Refuse what does not go together, of any of the algorithms."""
-    for run in experiment.runs()[: len(experiment.algorithms)]:
-        check_run(make_algorithm(run.config["algorithm"]), experiment, setting)
-
-
-def check_run(algorithm: Algorithm, settings: Experiment, setting: Setting) -> None:
-    network = network_for(algorithm, setting.topology, 0, settings.network)
+def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, setting: Setting) -> Job:
+    """The job of one run, without a recorder; raises if its algorithm, network, problem and engine do not fit."""
+    method = algorithm if isinstance(algorithm, Algorithm) else make_algorithm(algorithm)
+    network = network_for(method, setting.topology, seed, settings.network)
     if settings.engine.kind != "simulator":
         refuse_memory(network)
     if setting.problem.mixes_buffers and isinstance(network, Unreliable) and network.has_memory:
         raise ConfigError(
-            'network: with late messages or rule = "counters" averaged running statistics may become negative; use '
+            'network: with delay or rule = "counters" averaged running statistics may become negative; use '
             'batch_norm = "local" or "recalibrated", or GroupNorm'
         )
-    check_steps(algorithm, settings.rounds)
+    check_steps(method, settings.rounds)
+    return Job(setting.problem, network, method, settings.rounds, threads=settings.engine.threads)
 
 
 def check_steps(algorithm: Algorithm, rounds: int) -> None:

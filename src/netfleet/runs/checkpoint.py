@@ -1,7 +1,7 @@
-"""Checkpoints: every host's workers in a safetensors file of their own, and one file that names what belongs together.
+"""Checkpoints: a safetensors file for every host's workers, and one manifest that names the files of a checkpoint.
 
-That one is written last and replaces its predecessor at once, so a crash at any moment leaves a whole checkpoint. Any
-number of hosts can go on from it: each reads the rows of its own workers.
+The manifest is written last and replaces its predecessor atomically, so a crash at any moment leaves a whole
+checkpoint. Any number of hosts can resume from it: each reads the rows of its own workers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import safetensors
 import torch
 from torch import Tensor
 
-from netfleet.engines.loop import Host, Snapshot
+from netfleet.algorithms.base import State
+from netfleet.engines.host import Host
+from netfleet.engines.job import Snapshot
 from netfleet.errors import CheckpointError
 from netfleet.files import write_atomically
 
@@ -38,7 +40,7 @@ _COUNTERS = ("t", "bytes", "samples", "seconds")
 
 
 def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
-    """Make a snapshot durable, together with the other hosts; the run that it belongs to is known by its hash."""
+    """Write a snapshot to disk, together with the other hosts; the hash names the run that it belongs to."""
     tensors = dict(zip(snapshot.state._fields, snapshot.state, strict=True))
     if snapshot.buffers is not None:
         tensors[_BUFFERS] = snapshot.buffers
@@ -58,7 +60,7 @@ def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
 
 
 def _shard(t: int, workers: Sequence[int]) -> str:
-    """A name that no other set of workers or round has, so that nothing a checkpoint needs is ever overwritten."""
+    """A file name for this round and these workers alone, so that no file of another checkpoint is overwritten."""
     return f"checkpoint-{t}-{hashlib.sha256(json.dumps(list(workers)).encode()).hexdigest()[:8]}.safetensors"
 
 
@@ -75,7 +77,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """The safetensors format, one tensor after the other: the library's own writer needs the state three times more.
+    """Write the safetensors format, one tensor after the other: the library's writer needs the state's memory thrice.
 
     Tensors may share memory (y = g after the first gradient); each is written in full.
     """
@@ -93,45 +95,53 @@ def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str,
 
 
 def exists(folder: Path) -> bool:
-    """Whether there is something to go on from."""
+    """Whether a folder holds a checkpoint."""
     return (folder / MANIFEST).exists()
 
 
 def reached(folder: Path) -> int:
-    """The round of the snapshot in a folder."""
-    return int(_manifest(folder)["counters"]["t"])
+    """The round of the checkpoint in a folder."""
+    return int(_read_manifest(folder).counters["t"])
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+class _Manifest(NamedTuple):
+    """Which run a checkpoint belongs to, its counters, and the workers of each of its files."""
+
+    run: str
+    counters: dict[str, int]
+    shards: dict[str, list[int]]
+
+
+def _read_manifest(folder: Path) -> _Manifest:
     path = folder / MANIFEST
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {
-            "run": found["run"],
-            "counters": {n: found["counters"][n] for n in _COUNTERS},
-            "shards": found["shards"],
-        }
+        return _Manifest(found["run"], {n: found["counters"][n] for n in _COUNTERS}, found["shards"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not a checkpoint ({error}); delete it to start from the beginning") from None
 
 
 def load(
-    folder: Path, run_hash: str, state_type: Any, device: torch.device, workers: Sequence[int] | None = None
+    folder: Path,
+    run_hash: str,
+    state_type: type[NamedTuple],
+    device: torch.device,
+    workers: Sequence[int] | None = None,
 ) -> Snapshot:
     """Read the rows of some workers (None: all), with the counters of all; it must be of the run with this hash."""
-    about = _manifest(folder)
-    if about["run"] != run_hash:
+    manifest = _read_manifest(folder)
+    if manifest.run != run_hash:
         raise CheckpointError(
-            f"{folder} belongs to run {about['run'][:12]}, but the experiment asked for is {run_hash[:12]}; resume "
-            f"with the experiment it was made with, or choose another --out"
+            f"{folder} belongs to run {manifest.run[:12]}, but the experiment is run {run_hash[:12]}; resume with the "
+            f"experiment that the checkpoint was made with, or choose another --out"
         )
     try:
-        found = _read(folder, about["shards"], workers, str(device))
+        found = _read(folder, manifest.shards, workers, str(device))
         return Snapshot(
-            state=state_type(*(found[name] for name in state_type._fields)),
+            state=cast(State, state_type._make(found[name] for name in state_type._fields)),
             buffers=found.get(_BUFFERS),
             network={name.removeprefix(_NETWORK): v for name, v in found.items() if name.startswith(_NETWORK)},
-            **about["counters"],
+            **manifest.counters,
         )
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(
@@ -155,16 +165,13 @@ def _read(
         with safetensors.safe_open(folder / shard, framework="pt", device=device) as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
                 whole = len(rows) == len(group) or name.startswith(_NETWORK)
-                values = file.get_tensor(name) if whole else _rows(file.get_slice(name), rows)
+                stored = file.get_slice(name)
+                values = file.get_tensor(name) if whole else torch.cat([stored[row : row + 1] for row in rows])
                 parts.setdefault(name, []).append(values)
-    places = {i: place for place, i in enumerate(order)}
-    index = torch.tensor([places[i] for i in wanted])
-    inside = {name: len(some) == 1 and order == wanted for name, some in parts.items()}
+    index = torch.tensor([order.index(i) for i in wanted])
     return {
-        name: some[0] if inside[name] or name.startswith(_NETWORK) else torch.cat(some)[index.to(some[0].device)]
+        name: some[0]
+        if name.startswith(_NETWORK) or (len(some) == 1 and order == wanted)
+        else torch.cat(some)[index.to(some[0].device)]
         for name, some in parts.items()
     }
-
-
-def _rows(values: Any, rows: Sequence[int]) -> Tensor:
-    return torch.cat([values[row : row + 1] for row in rows])

@@ -8,9 +8,9 @@
     [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
 
-The resolved config has every default written out; with the contents of the files and modules that it names it says all
-that a result depends on. Its hash names the run. Labels, threads, the device and the kind of engine are left out of
-it because they do not change what is computed, except for rounding.
+The resolved config has every default written out. A result depends on it, and on the contents of the files and modules
+that it names, alone. Its hash names the run. Labels, threads, the device and the kind of engine are not in it, because
+they do not change the results, except for rounding.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ GIVEN = ("workers", "seed", "dtype", "device", "threads", "gradients", "inputs",
 @dataclass(frozen=True)
 class Evaluation:
     """When and how much is measured; limits are numbers of samples, 0 means all.
-    The workers' own models and f, ∇f cost most of an evaluation: with `full_every`, a multiple of `every`, they are
-    measured only every so many rounds, and in the first and the last.
+
+    The workers' own models and f, ∇f cost most of an evaluation. With `full_every`, a multiple of `every`, they are
+    measured in every `full_every`-th round, and in the first and the last.
     """
 
     every: int = 10
@@ -64,19 +65,22 @@ class Evaluation:
         return self.full_every == 0 or t % self.full_every == 0 or t == rounds
 
 
+#: Engine kinds of earlier versions.
+_RENAMED = {"peers": "threads"}
+
+
 @dataclass(frozen=True)
 class EngineConfig:
     """Where and how the run is computed; only `dtype` changes the numbers beyond rounding."""
 
-    kind: Literal["simulator", "peers", "distributed"] = "simulator"
+    kind: Literal["simulator", "threads", "distributed"] = "simulator"
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     threads: int = 0
     gradients: Literal["auto", "native", "stacked", "looped", "processes"] = "auto"
-    #: Of "distributed": Gloo on CPUs with NCCL between GPUs, Gloo alone, or MPI where torch is built with it.
-    backend: Literal["auto", "gloo", "mpi"] = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", _RENAMED.get(self.kind, self.kind))
         for name, hint in parameters(EngineConfig).items():
             check_type(getattr(self, name), hint.annotation, f"engine.{name}")
         _at_least("engine.threads", self.threads, 0)
@@ -182,11 +186,8 @@ def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 
 
 def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Table:
-    """An experiment file with its overrides as it is written, unchecked."""
-    table = _parse(_read(path), "the demo" if path is None else str(path))
-    for override in overrides:
-        _apply(table, override)
-    return table
+    """An experiment file with its overrides as a table, not yet checked."""
+    return parse_overrides(overrides, _parse(_read(path), "the demo" if path is None else str(path)))
 
 
 def experiment(table: Mapping[str, Any]) -> Experiment:
@@ -214,7 +215,7 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
         "problem": _resolve_problem({"kind": "classification", **_table(table, "problem")}),
         "algorithms": tuple(_resolve_algorithm(a) for a in algorithms),
         "evaluation": make(Evaluation, _table(table, "evaluation"), "[evaluation]"),
-        "engine": make(EngineConfig, _table(table, "engine"), "[engine]"),
+        "engine": make_engine_config(_table(table, "engine"), "[engine]"),
     }
     if "network" in table:
         faults = make(Faults, _table(table, "network"), "[network]")
@@ -245,6 +246,14 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in table.items()})
 
 
+def make_engine_config(table: Mapping[str, Any], where: str) -> EngineConfig:
+    """An [engine] table; it may have what earlier versions wrote: kind = "peers", and backend = "auto"."""
+    known = {key: value for key, value in table.items() if (key, value) != ("backend", "auto")}
+    if known.get("kind") in _RENAMED:
+        known["kind"] = _RENAMED[known["kind"]]
+    return make(EngineConfig, known, where)
+
+
 def _resolve_problem(table: Table) -> Table:
     from netfleet.data import PARTITIONS, SOURCES
     from netfleet.problems import LOSSES, PROBLEMS
@@ -271,7 +280,7 @@ def _resolve_algorithm(table: Any) -> Table:
     if label is not None:
         check_type(label, str, f"algorithm {kind!r}: label")
     resolved = resolve_algorithm({"kind": kind, **params})
-    make_algorithm(resolved)  # K < 1, a negative step size: said now, not in the middle of an experiment
+    make_algorithm(resolved)  # refuses K < 1 or a negative step size before anything runs
     return resolved | ({"label": label} if label else {})
 
 
@@ -292,7 +301,7 @@ def _read(path: str | Path | None) -> str:
 
 
 def read_toml(path: Path) -> Table:
-    """A TOML file as it is written."""
+    """The table of a TOML file."""
     return _parse(_read(path), str(path))
 
 
@@ -303,9 +312,9 @@ def _parse(text: str, where: str) -> Table:
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
 
 
-def parse_overrides(overrides: Sequence[str]) -> Table:
-    """`key=value` texts as a table, values as TOML would read them."""
-    table: Table = {}
+def parse_overrides(overrides: Sequence[str], table: Table | None = None) -> Table:
+    """`key=value` texts in a table (a new one unless given), values as TOML would read them."""
+    table = {} if table is None else table
     for override in overrides:
         _apply(table, override)
     return table

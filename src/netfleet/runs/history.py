@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,18 @@ import numpy.typing as npt
 
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.files import write_atomically
+from netfleet.runs.config import Table
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
-    from netfleet.engines import Snapshot
+    from netfleet.engines.job import Snapshot
 
 CONFIG_FILE, HISTORY_FILE = "config.json", "history.jsonl"
+
+#: One evaluation: the round and what was measured, by name; None where a value does not exist.
+Record = dict[str, Any]
 
 
 @dataclass
@@ -31,22 +36,22 @@ class History:
     experiment file's run are a function of `config`: they do not depend on threads or interruptions.
     """
 
-    config: dict[str, Any]
+    config: Table
     hash: str = ""
     label: str = ""
     seed: int = 0
-    records: list[dict[str, Any]] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     diverged: str | None = None
     folder: Path | None = None
-    #: All workers' state after the last round, where the run was made in this process; on a cluster this rank's.
+    #: All workers' state after the last round, if this process made the run; on a cluster that of this rank's workers.
     final: Snapshot | None = None
-    #: The round of the checkpoint that the run went on from.
+    #: The round of the checkpoint from which the run was resumed.
     resumed: int = 0
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
 
     def __getitem__(self, column: str) -> npt.NDArray[np.float64]:
@@ -66,15 +71,15 @@ class History:
         return int(self.records[-1]["round"]) if self.records else 0
 
     @property
-    def last(self) -> dict[str, Any]:
+    def last(self) -> Record:
         """The last record."""
         return self.records[-1]
 
-    def timeless(self) -> list[dict[str, Any]]:
+    def timeless(self) -> list[Record]:
         """The records without wall-clock time: equal for equal configs."""
         return [{name: value for name, value in record.items() if name != "seconds"} for record in self.records]
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append(self, record: Record) -> None:
         """Add a record, and make it durable where the history has a folder."""
         self.records.append(dict(record))
         if self.folder is not None:
@@ -84,7 +89,7 @@ class History:
                 os.fsync(file.fileno())
 
     def keep_until(self, rounds: int) -> None:
-        """Forget what lies beyond a round, as a resumed run will measure it again."""
+        """Drop the records after a round, because a resumed run measures these rounds again."""
         self.records = [record for record in self.records if record["round"] <= rounds]
         if self.folder is not None:
             text = "".join(json.dumps(record) + "\n" for record in self.records)
@@ -121,7 +126,7 @@ class History:
 
         return pandas.DataFrame(self.records).assign(algorithm=self.label, seed=self.seed)
 
-    def plot(self, path: str | Path | None = None) -> Any:
+    def plot(self, path: str | Path | None = None) -> Figure:
         """Draw the curves of this run; returns the matplotlib figure, and saves it where a path is given."""
         from netfleet.report.plots import draw_curves
 

@@ -1,22 +1,20 @@
 """What is measured at an evaluation: accuracy, loss, the two terms of eq. (4), and the tracking invariant.
 
-Every host measures its own rows and takes part in the sums over all workers (`collective.py`).
+Every host measures its own workers and takes part in the sums over all workers (`engines/collective.py`).
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
+from netfleet.algorithms.base import State
 from netfleet.engines.collective import Collective, SingleHost
 from netfleet.problems.base import Problem
+from netfleet.runs.config import Evaluation
+from netfleet.runs.history import Record
 
-Record = dict[str, Any]
-
-
-_BLOCK = 1 << 18  # parameters that are taken at a time: large models would need several copies in float64
+_BLOCK = 1 << 18  # parameters that are converted at a time: large models would need several copies in float64
 _WHOLE = SingleHost()
 
 
@@ -28,7 +26,7 @@ def consensus_error(x: Tensor, collective: Collective = _WHOLE, m: int | None = 
     return collective.total(own[None]) / m
 
 
-def tracking_error(state: Any, collective: Collective = _WHOLE) -> Tensor | None:
+def tracking_error(state: State, collective: Collective = _WHOLE) -> Tensor | None:
     """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
     pair = _conserved(state)
     if pair is None:
@@ -38,20 +36,17 @@ def tracking_error(state: Any, collective: Collective = _WHOLE) -> Tensor | None
     return total.norm()  # type: ignore[no-any-return]
 
 
-def conserved_gap(state: Any) -> Tensor | None:
+def conserved_gap(state: State) -> Tensor | None:
     """yᵢ − gᵢ, or what takes its place, of every row, `[rows, d]`; None for states that track nothing."""
     pair = _conserved(state)
     return None if pair is None else _difference(*pair)
 
 
-def _conserved(state: Any) -> tuple[Tensor, ...] | None:
-    names = set(state._fields)
-    if "c" in names:
-        return (state.c,)
-    if "v_i" in names:
-        return state.v, state.v_i
-    if "y" in names and names & {"g", "u"}:
-        return state.y, state.g if "g" in names else state.u
+def _conserved(state: State) -> tuple[Tensor, ...] | None:
+    fields = dict(zip(state._fields, state, strict=True))
+    for names in (("c",), ("v", "v_i"), ("y", "g"), ("y", "u")):
+        if fields.keys() >= set(names):
+            return tuple(fields[name] for name in names)
     return None
 
 
@@ -62,32 +57,29 @@ def _difference(first: Tensor, second: Tensor | None = None) -> Tensor:
 
 def measure(
     problem: Problem,
-    state: Any,
-    buffers: Tensor | None = None,
+    state: State,
+    buffers: Tensor | None,
+    collective: Collective,
+    evaluation: Evaluation,
     *,
-    collective: Collective = _WHOLE,
     full: bool = True,
-    test_samples: int = 0,
-    worker_test_samples: int = 1000,
-    gradient: bool = True,
-    gradient_samples: int = 0,
 ) -> Record:
-    """The metrics of one moment, from the state of the problem's workers; limits are in samples, 0 means all.
+    """The metrics of one moment, from the state of the problem's workers.
 
-    Unless `full`, without the dear ones: the scores of the workers' own models, and f and ∇f. What x̄ scores is left
-    out on hosts that do not keep the record.
+    Unless `full`, without the expensive ones: the scores of the workers' own models, and f and ∇f. Only the host that
+    keeps the record has the scores of x̄.
     """
     x, m = state.x, collective.count(problem.m)
     mean = collective.total(x) / m
     shared = None if buffers is None else (collective.total(buffers) / m)[None]
-    record = _scores(problem, mean, shared, test_samples) if collective.keeps_record else {}
+    record = _scores(problem, mean, shared, evaluation.test_samples) if collective.keeps_record else {}
     if full:
-        record |= _worker_scores(problem, x, buffers, worker_test_samples, collective)
-    everyone = m == problem.m  # a site that knows of itself only cannot say how far it is from the others
+        record |= _worker_scores(problem, x, buffers, evaluation.worker_test_samples, collective)
+    everyone = m == problem.m  # a site knows its own worker only
     consensus = consensus_error(x, collective, m) if everyone else None
     record["consensus_error"] = None if consensus is None else consensus.item()
-    if full and gradient:
-        record |= _objective(problem, mean, gradient_samples, collective, consensus)
+    if full and evaluation.gradient:
+        record |= _objective(problem, mean, evaluation.gradient_samples, collective, consensus)
     error = tracking_error(state, collective) if everyone else None
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:

@@ -1,52 +1,44 @@
-"""The live display of a run: a bar in a terminal, a line now and then in a log."""
+"""The progress display of a run: a bar in a terminal, a few lines in a log."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Hashable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from netfleet.runs.history import Record
 
-class Display(Protocol):
-    """What a run reports its progress to."""
+
+class Display:
+    """What a run reports its progress to; this one shows nothing."""
 
     def begin(self, label: str, done: int, rounds: int) -> None:
-        """A run begins, or goes on after `done` rounds."""
+        """A run starts, or resumes after `done` rounds."""
 
     def round(self, t: int) -> None:
         """Round t is done."""
 
-    def record(self, record: dict[str, Any]) -> None:
-        """An evaluation was taken."""
+    def record(self, record: Record) -> None:
+        """An evaluation was made."""
 
     def note(self, text: str) -> None:
-        """Something to know about the run right now; empty: no more."""
+        """What the run does at the moment; empty: nothing special."""
 
     def end(self) -> None:
         """The run is over."""
 
     def skip(self, label: str) -> None:
-        """A run is not made after all."""
+        """A run that was announced is not made."""
 
 
-class Quiet:
+class Quiet(Display):
     """No display."""
 
-    def begin(self, label: str, done: int, rounds: int) -> None: ...
-    def round(self, t: int) -> None: ...
-    def record(self, record: dict[str, Any]) -> None: ...
-    def note(self, text: str) -> None: ...
-    def end(self) -> None: ...
-    def skip(self, label: str) -> None: ...
 
-
-class Live:
-    """Rounds per second, time left, accuracy and consensus error of the run under way; finished runs stay visible."""
+class Live(Display):
+    """Shows the speed, the time left, accuracy and consensus error of the current run; finished runs stay visible."""
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         self.console, self.runs = console, runs
@@ -80,7 +72,7 @@ class Live:
     def round(self, t: int) -> None:
         self._progress.update(self._task, completed=t)
 
-    def record(self, record: dict[str, Any]) -> None:
+    def record(self, record: Record) -> None:
         self._measured = note = describe(record)
         self._progress.update(self._task, note=note)
         quarters = 4 * record["round"] // self._rounds
@@ -100,77 +92,8 @@ class Live:
         self._begun += 1
 
     def aside(self) -> str:
-        """The end of a line in the log."""
+        """What subclasses add to a line of the log."""
         return ""
-
-
-class Work(NamedTuple):
-    """What a run still needs."""
-
-    rounds: int
-    cost: float  # of a round, comparable between runs of one kind
-    kind: Hashable = None  # runs of one kind take time in proportion to their cost
-
-
-class LiveTotal(Live):
-    """As `Live`, with a bar over all runs and the time that they still need.
-
-    `work` has what each run still needs, by label. The time for a unit of cost is the one measured for the run's kind
-    since the display started, else the one in `paces`, else the mean over all kinds measured.
-    """
-
-    def __init__(
-        self, console: Console, work: Mapping[str, Work], paces: Mapping[Hashable, float] | None = None
-    ) -> None:
-        super().__init__(console, len(work))
-        self._work, self._paces = dict(work), dict(paces or {})
-        self._seen: dict[Hashable, tuple[float, float]] = {}  # cost done and its seconds, by kind
-        self._total = self._progress.add_task("% of all", total=100, note="", left="", visible=len(work) > 1)
-
-    def begin(self, label: str, done: int, rounds: int) -> None:
-        super().begin(label, done, rounds)
-        self._name, self._at, self._clock = label, done, time.monotonic()
-        self._work[label] = self._work[label]._replace(rounds=rounds - done)
-
-    def round(self, t: int) -> None:
-        super().round(t)
-        now, work = time.monotonic(), self._work[self._name]
-        cost, seconds = self._seen.get(work.kind, (0.0, 0.0))
-        self._seen[work.kind] = cost + (t - self._at) * work.cost, seconds + now - self._clock
-        self._work[self._name] = work._replace(rounds=work.rounds - (t - self._at))
-        self._at, self._clock = t, now
-        self._progress.update(self._total, completed=int(100 * self.part), left=f"{in_words(self.left)} left")
-
-    def end(self) -> None:
-        super().end()
-        self._work.pop(self._name)  # even where the run stopped early
-        self._progress.update(self._task, visible=False)
-
-    def skip(self, label: str) -> None:
-        super().skip(label)
-        self._work.pop(label)
-
-    @property
-    def left(self) -> float:
-        """The estimated seconds until all runs are done."""
-        return sum(work.rounds * work.cost * self._pace(work.kind) for work in self._work.values())
-
-    @property
-    def part(self) -> float:
-        """The share of the time for all runs that has passed."""
-        passed = sum(seconds for _, seconds in self._seen.values())
-        return passed / (passed + self.left) if passed else 0.0
-
-    def aside(self) -> str:
-        return f"; {100 * self.part:.0f} % of all, {in_words(self.left)} left" if self._seen else ""
-
-    def _pace(self, kind: Hashable) -> float:
-        """Seconds for a unit of cost."""
-        if kind in self._paces and kind not in self._seen:
-            return self._paces[kind]
-        seen = [self._seen[kind]] if kind in self._seen else list(self._seen.values())
-        cost = sum(cost for cost, _ in seen)
-        return sum(seconds for _, seconds in seen) / cost if cost else 0.0
 
 
 class _RoundsPerSecond(ProgressColumn):
@@ -180,7 +103,7 @@ class _RoundsPerSecond(ProgressColumn):
 
 
 class _TimeLeft(TimeRemainingColumn):
-    """Of a run by its own speed, of all runs by the display's estimate."""
+    """The time left of a run by its own speed; a task with a field `left` brings its own text."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["left"], "progress.remaining") if "left" in task.fields else super().render(task)
@@ -194,7 +117,7 @@ def in_words(seconds: float) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def describe(record: dict[str, Any]) -> str:
+def describe(record: Record) -> str:
     """The two numbers to watch."""
     if record.get("accuracy") is not None:
         quality = f"accuracy {100 * record['accuracy']:.1f} %"

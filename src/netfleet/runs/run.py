@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 import tomli_w
-import torch
 
 from netfleet.algorithms import Algorithm
-from netfleet.algorithms.build import make_algorithm
-from netfleet.engines import ENGINES, Start, collective_of
-from netfleet.engines.collective import Collective
+from netfleet.engines import Engine, make_engine
+from netfleet.engines.collective import Collective, agreed
+from netfleet.engines.job import Job, Start
 from netfleet.errors import CheckpointError, ConfigError, DivergedError
 from netfleet.files import write_atomically
 from netfleet.problems import Problem
+from netfleet.registry import Spec
 from netfleet.runs import checkpoint
-from netfleet.runs.build import (
-    Setting,
-    build_problem,
-    build_setting,
-    build_topology,
-    check_all,
-    check_run,
-    checked_device,
-    network_for,
+from netfleet.runs.build import Setting, Settings, build_job, build_problem, build_topology
+from netfleet.runs.config import (
+    EngineConfig,
+    Evaluation,
+    Experiment,
+    RunConfig,
+    config_hash,
+    make,
+    make_engine_config,
 )
-from netfleet.runs.config import EngineConfig, Evaluation, Experiment, RunConfig, config_hash, make
-from netfleet.runs.history import CONFIG_FILE, History
+from netfleet.runs.history import CONFIG_FILE, History, Record
 from netfleet.runs.progress import Display, Live, Quiet
 from netfleet.runs.recorder import RunRecorder
 from netfleet.topology.faults import Faults
@@ -48,76 +48,65 @@ def run_experiment(
     resume: bool = False,
     overwrite: bool = False,
     display: Display | None = None,
+    settings: Settings | None = None,
 ) -> list[History]:
-    """Run every algorithm with every seed and return the histories; in `out`, runs are kept and can be resumed.
+    """Run every algorithm with every seed and return the histories; runs are saved in `out` and can be resumed.
 
-    A run that diverges is marked (`History.diverged`) and the others go on. On a cluster every rank calls this; `out`
-    must be a folder that all of them see, and rank 0 has the histories.
+    A run that diverges is marked (`History.diverged`) and the others continue. On a cluster every rank calls this;
+    `out` must be a folder that all of them see, and rank 0 has the histories.
     """
-    runs, collective = experiment.runs(), collective_of(experiment.engine.kind)
-    setting = functools.lru_cache(maxsize=1)(functools.partial(build_setting, experiment))
-    check_all(experiment, setting(runs[0].seed))  # bad input is found before anything is written
+    runs, engine, setting = experiment.runs(), make_engine(experiment.engine.kind), settings or Settings(experiment)
+
+    def build(run: RunConfig) -> Job:
+        return build_job(run.config["algorithm"], run.seed, experiment, setting(run.seed))
+
+    first = runs[: len(experiment.algorithms)]  # bad input is found before anything is written
+    jobs = agreed(engine.collective, lambda: {run.folder: build(run) for run in first})
     if out is not None:
-        collective.first(lambda: _prepare(out, experiment, resume, overwrite))
-        _check_seen(out, collective)
+        engine.collective.first(lambda: _prepare(out, experiment, resume, overwrite))
+        agreed(engine.collective, lambda: _check_seen(out))
     histories = []
     for run in runs:
         folder = None if out is None else out / run.folder
         label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
-        make = functools.partial(setting, run.seed)
-        histories.append(run_one(experiment, run, make, folder, display or Quiet(), resume=resume, label=label))
+        job = partial(jobs.__getitem__, run.folder) if run.folder in jobs else partial(build, run)
+        histories.append(
+            run_one(experiment, run, job, folder, display or Quiet(), label=label, resume=resume, engine=engine)
+        )
+        jobs.pop(run.folder, None)
     return histories
 
 
 def run_one(
     experiment: Experiment,
     run: RunConfig,
-    setting: Callable[[], Setting],
+    job: Callable[[], Job],
     folder: Path | None,
     display: Display,
     *,
-    resume: bool = True,
     label: str,
+    resume: bool = True,
     stop: int | None = None,
+    engine: Engine | None = None,
 ) -> History:
-    """Make one run of an experiment, or go on with what its folder holds; `setting` is asked for only if needed.
+    """Make one run of an experiment, or resume it from its folder; `job` is called only if rounds are left.
 
-    With `stop` it ends after so many rounds, as if interrupted there.
+    With `stop` the run ends after that round, as if it were interrupted there.
     """
-    history, start = open_run(run, folder, resume, experiment.engine)
+    engine = engine or make_engine(experiment.engine.kind)
+    history, start = open_run(run, folder, resume, engine.collective)
     if start is None or history.rounds < (stop or experiment.rounds) or not history.records:
-        algorithm = make_algorithm(run.config["algorithm"])
-        _train(setting(), algorithm, experiment, history, start, display, label, stop)
+        made = job()
+        recorder = RunRecorder(history, made.algorithm, experiment, display, stop)
+        made = replace(made, rounds=recorder.stop, recorder=recorder, start=start)
+        _train(engine, made, history, display, label)
     return history
 
 
-def _train(
-    setting: Setting,
-    algorithm: Algorithm,
-    settings: Experiment,
-    history: History,
-    start: Start | None,
-    display: Display,
-    label: str,
-    stop: int | None = None,
-) -> None:
-    check_run(algorithm, settings, setting)
-    stop = stop or settings.rounds
-    recorder = RunRecorder(
-        history,
-        algorithm,
-        settings.rounds,
-        settings.evaluation,
-        settings.checkpoint_every,
-        display,
-        stop,
-    )
-    display.begin(label, 0 if start is None else history.resumed, stop)
+def _train(engine: Engine, job: Job, history: History, display: Display, label: str) -> None:
+    display.begin(label, history.resumed, job.rounds)
     try:
-        network = network_for(algorithm, setting.topology, history.seed, settings.network)
-        history.final = ENGINES[settings.engine.kind](
-            setting.problem, network, algorithm, stop, recorder, start, settings.engine.threads
-        )
+        history.final = engine.run(job)
     except DivergedError as error:
         history.diverged = str(error)
     finally:
@@ -125,12 +114,12 @@ def _train(
 
 
 def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -> None:
-    """Make the folder ready: nothing that another run left there is touched unless the user says so."""
+    """Create the folder; existing runs in it are changed only with `resume` or `overwrite`."""
     found = sorted(path.parent for path in out.glob(f"*/{CONFIG_FILE}"))
     if found and not resume and not overwrite:
         raise CheckpointError(
             f"{out} already holds runs ({', '.join(p.name for p in found[:3])}{', …' if len(found) > 3 else ''}); "
-            f"add --resume to go on with them, --overwrite to start again, or choose another --out"
+            f"add --resume to resume them, --overwrite to delete them and start again, or choose another --out"
         )
     for run in experiment.runs() if resume else []:
         if (out / run.folder / CONFIG_FILE).exists():
@@ -144,16 +133,13 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
     write_experiment(out / EXPERIMENT_FILE, experiment)
 
 
-def _check_seen(out: Path, collective: Collective) -> None:
+def _check_seen(out: Path) -> None:
     """On a cluster every process writes into one folder."""
-    unseen = int(collective.total(torch.tensor([0 if (out / EXPERIMENT_FILE).exists() else 1])))
-    if unseen:
-        error = ConfigError(
-            f"{unseen} of the processes do not see {out / EXPERIMENT_FILE}, which rank 0 has written; --out must be a "
-            f"folder that all machines share"
+    if not (out / EXPERIMENT_FILE).exists():
+        raise ConfigError(
+            f"this process does not see {out / EXPERIMENT_FILE}, which rank 0 has written; --out must be a folder that "
+            f"all machines share"
         )
-        error.shared = True
-        raise error
 
 
 def write_experiment(path: Path, experiment: Experiment) -> None:
@@ -167,28 +153,26 @@ def _check_same(run: RunConfig, folder: Path) -> History:
     history = History.load(folder)
     if history.hash != run.hash:
         raise CheckpointError(
-            f"{folder} holds run {history.hash[:12]}, but the experiment now asks for {run.hash[:12]}; resume with "
-            f"the experiment it was begun with ({folder.parent / 'experiment.toml'}), or choose another --out"
+            f"{folder} holds run {history.hash[:12]}, but the experiment is run {run.hash[:12]}; resume with the "
+            f"experiment that it was started with ({folder.parent / EXPERIMENT_FILE}), or choose another --out"
         )
     return history
 
 
-def open_run(run: RunConfig, folder: Path | None, resume: bool, engine: EngineConfig) -> tuple[History, Start | None]:
-    """A run's history, and what to go on from where there is something; the host that keeps the record looks."""
+def open_run(run: RunConfig, folder: Path | None, resume: bool, collective: Collective) -> tuple[History, Start | None]:
+    """A run's history, and the start from which it is resumed if its folder has a checkpoint."""
     history = History(run.config, run.hash, run.label, run.seed, folder=folder)
     if folder is None:
         return history, None
-    found = collective_of(engine.kind).first(functools.partial(_look, run, history, folder, resume))
+    found = collective.first(lambda: _open_folder(run, history, folder, resume))
     if found is None:
         return history, None
-    history.records, history.resumed = found["records"], found["t"]
-    state_type = make_algorithm(run.config["algorithm"]).State
-    device = torch.device(checked_device(engine.device))
-    return history, functools.partial(checkpoint.load, folder, run.hash, state_type, device)
+    history.resumed, history.records = found
+    return history, partial(checkpoint.load, folder, run.hash)
 
 
-def _look(run: RunConfig, fresh: History, folder: Path, resume: bool) -> dict[str, Any] | None:
-    """The round that a folder's checkpoint has and the records up to it; without one the run begins."""
+def _open_folder(run: RunConfig, fresh: History, folder: Path, resume: bool) -> tuple[int, list[Record]] | None:
+    """The round of a folder's checkpoint and the records up to it; None if the run starts from scratch."""
     known = resume and (folder / CONFIG_FILE).exists()
     history = _check_same(run, folder) if known else fresh
     if not known or not checkpoint.exists(folder):
@@ -196,14 +180,13 @@ def _look(run: RunConfig, fresh: History, folder: Path, resume: bool) -> dict[st
         return None
     t = checkpoint.reached(folder)
     history.keep_until(t)
-    return {"t": t, "records": history.records}
+    return t, history.records
 
 
-def write_report_files(experiment: Experiment, histories: list[History], out: Path) -> list[Path]:
-    """Write `curves.png` and `report.html` for the histories, and return their paths."""
+def write_report_files(experiment: Experiment, histories: list[History], settings: Settings, out: Path) -> list[Path]:
+    """Write `curves.png` and `report.html` for the histories, and return their paths; `settings` made the runs."""
     from netfleet.report import draw_overview, write_report
 
-    setting = build_setting(experiment, experiment.seeds[0])
     curves, page = out / "curves.png", out / "report.html"
     picture = draw_overview(histories)
     write_atomically(curves, lambda file: picture.savefig(file, format="png"))
@@ -211,8 +194,8 @@ def write_report_files(experiment: Experiment, histories: list[History], out: Pa
     write_report(
         page,
         histories=histories,
-        topology=setting.topology,
-        label_counts=setting.problem.label_counts(),
+        topology=settings.topology,
+        label_counts=settings.label_counts,
         config=table,
         config_text=tomli_w.dumps(table),
         title=experiment.name,
@@ -221,24 +204,22 @@ def write_report_files(experiment: Experiment, histories: list[History], out: Pa
 
 
 def without_none(value: Any) -> Any:
-    """Nested tables without their None entries, which TOML cannot say."""
+    """Nested tables without their None entries, which TOML cannot express."""
     if isinstance(value, Mapping):
         return {key: without_none(inner) for key, inner in value.items() if inner is not None}
-    if isinstance(value, list | tuple):
-        return [without_none(inner) for inner in value]
-    return value
+    return [without_none(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def simulate(
-    algorithm: Algorithm | str | Mapping[str, Any] = "net-fleet",
+    algorithm: Algorithm | Spec = "net-fleet",
     *,
-    topology: Topology | nx.Graph | str | Mapping[str, Any] = "erdos-renyi",
-    problem: Problem | str | Mapping[str, Any] = "classification",
+    topology: Topology | nx.Graph | Spec = "erdos-renyi",
+    problem: Problem | Spec = "classification",
     workers: int | None = None,
     rounds: int = 100,
     seed: int = 0,
-    evaluation: Evaluation | None = None,
-    engine: EngineConfig | None = None,
+    evaluation: Evaluation | Mapping[str, Any] | None = None,
+    engine: EngineConfig | Mapping[str, Any] | None = None,
     network: Faults | Mapping[str, Any] | None = None,
     progress: bool = False,
 ) -> History:
@@ -251,12 +232,44 @@ def simulate(
         >>> history.last["round"]
         5
     """
-    engine, evaluation = engine or EngineConfig(), evaluation or Evaluation()
     if rounds < 1:
         raise ConfigError(f"rounds must be at least 1, got {rounds}")
     named = {"algorithm": algorithm, "topology": topology, "problem": problem, "workers": workers}
+    if not isinstance(evaluation, Evaluation):
+        evaluation = make(Evaluation, evaluation or {}, "evaluation")
+    if not isinstance(engine, EngineConfig):
+        engine = make_engine_config(engine or {}, "engine")
+    faults = network if isinstance(network, Faults) else make(Faults, network or {}, "network")
+    faulty = faults if faults.any else None
+    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=faulty)
+    setting = _setting(topology, problem, workers, seed, engine)
+    job = build_job(algorithm, seed, settings, setting)
+    config = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
+    if faults.any:
+        config["network"] = asdict(faults)
+    config |= {
+        "rounds": rounds,
+        "seed": seed,
+        "evaluation": asdict(settings.evaluation),
+        "dtype": settings.engine.dtype,
+    }
+    title = job.algorithm.title
+    history = History(config, config_hash(config), title, seed)
+    with _display(progress) as display:
+        recorder = RunRecorder(history, job.algorithm, settings, display)
+        _train(make_engine(engine.kind), replace(job, recorder=recorder), history, display, title)
+    if history.diverged:
+        raise DivergedError(history.diverged)
+    return history
+
+
+def _setting(
+    topology: Topology | nx.Graph | Spec, problem: Problem | Spec, workers: int | None, seed: int, engine: EngineConfig
+) -> Setting:
+    """The topology and the problem of `simulate`, which must have the same workers."""
     if isinstance(topology, str):
-        topology = {"kind": topology, "workers": _count(workers, problem)}
+        count = workers if workers is not None else problem.m if isinstance(problem, Problem) else 20
+        topology = {"kind": topology, "workers": count}
     if isinstance(topology, Mapping):
         topology = build_topology(topology, seed, workers)
     elif isinstance(topology, nx.Graph):
@@ -269,31 +282,12 @@ def simulate(
             + ("" if workers is None else f", and workers = {workers}")
             + "; make them agree"
         )
-    if not isinstance(algorithm, Algorithm):
-        algorithm = make_algorithm(algorithm)
-    faults = make(Faults, network, "network") if isinstance(network, Mapping) else network
-    faults = faults if faults is not None and faults.any else None
-    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=faults)
-    described = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
-    if faults is not None:
-        described["network"] = asdict(faults)
-    config = described | {"rounds": rounds, "seed": seed, "evaluation": asdict(evaluation), "dtype": engine.dtype}
-    history = History(config, config_hash(config), algorithm.title, seed)
-    setting = Setting(topology, problem)
-    if progress:
-        from rich.console import Console
-
-        with Live(Console(stderr=True)) as live:
-            _train(setting, algorithm, settings, history, None, live, algorithm.title)
-    else:
-        _train(setting, algorithm, settings, history, None, Quiet(), algorithm.title)
-    if history.diverged:
-        raise DivergedError(history.diverged)
-    return history
+    return Setting(topology, problem)
 
 
-def _count(workers: int | None, problem: Any) -> int:
-    """How many workers a topology by name should have."""
-    if workers is not None:
-        return workers
-    return problem.m if isinstance(problem, Problem) else 20
+def _display(progress: bool) -> AbstractContextManager[Display]:
+    if not progress:
+        return nullcontext(Quiet())
+    from rich.console import Console
+
+    return Live(Console(stderr=True))

@@ -1,8 +1,8 @@
 """Hyper-parameters chosen by trying: every method on the same grid, in full or by successive halving.
 
 Successive halving (Jamieson, Talwalkar 2016) gives all points of a method's grid a few rounds, and the better third of
-them three times as many, until one is left with all. A run goes on where it stopped, so a point costs its rounds once.
-It favours what starts fast: a large step size that fails late is found out too late.
+them three times as many, until one is left with all. A run resumes where it stopped, so no round is computed twice.
+Halving favours points that start fast: it may keep a large step size that fails late.
 """
 
 from __future__ import annotations
@@ -11,32 +11,31 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from netfleet.algorithms.build import make_algorithm
+from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
 from netfleet.registry import suggestion
-from netfleet.runs.build import Setting, build_setting, check_all
-from netfleet.runs.config import Experiment, Table
-from netfleet.runs.history import History
+from netfleet.runs.build import Settings, build_job
+from netfleet.runs.config import Experiment, RunConfig, Table
+from netfleet.runs.history import History, Record
 from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.run import run_one
 
-Grid = Mapping[str, Sequence[Any]]
-GRID: dict[str, Sequence[Any]] = {"eta": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
-#: Of the points of a stage, one in so many goes on, for so many times the rounds.
+Grid = Mapping[str, Sequence[float]]
+GRID: Grid = {"eta": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
+#: One in FACTOR points of a stage enters the next one, which has FACTOR times the rounds.
 FACTOR = 3
-#: A point is judged by the evaluations in the last tenth of its rounds.
+#: The score of a point is over the evaluations in the last tenth of its rounds.
 LAST = 0.1
 
 
 def parse_grid(texts: Sequence[str]) -> Grid:
     """`eta=0.01,0.1` texts as a grid; without any, the usual one."""
-    grid: dict[str, Sequence[Any]] = {}
+    grid: dict[str, Sequence[float]] = {}
     for text in texts:
         name, _, values = text.partition("=")
         try:
@@ -44,7 +43,7 @@ def parse_grid(texts: Sequence[str]) -> Grid:
         except ValueError:
             raise ConfigError(f"--grid takes NAME=A,B,… with numbers, got {text!r}; for example eta=0.01,0.1") from None
         if name.strip() in grid:
-            raise ConfigError(f"--grid {text}: {name.strip()} was given before; say all its values at once")
+            raise ConfigError(f"--grid {text}: {name.strip()} was given before; give all its values at once")
         grid[name.strip()] = numbers
     return grid or GRID
 
@@ -54,7 +53,7 @@ class Trial:
     """One point of a method's grid."""
 
     method: str
-    point: tuple[tuple[str, Any], ...]
+    point: tuple[tuple[str, float], ...]
     experiment: Experiment
 
     @property
@@ -70,7 +69,7 @@ class Outcome:
     trial: Trial
     score: float
     rounds: int
-    #: The round in which it first had the target, if one was given and all seeds did.
+    #: The first round with the target, as a mean over the seeds, if a target is given and all seeds reach it.
     reached: float | None = None
 
     @property
@@ -80,7 +79,7 @@ class Outcome:
 
 
 def trials(experiment: Experiment, grid: Grid = GRID) -> dict[str, list[Trial]]:
-    """The points of every method, by its label; a method that lacks a parameter of the grid goes without."""
+    """The points of every method, by its label; parameters that a method does not have are left out."""
     _check(experiment, grid)
     found: dict[str, list[Trial]] = {}
     labels = [run.label for run in experiment.runs()][: len(experiment.algorithms)]
@@ -105,7 +104,7 @@ def _check(experiment: Experiment, grid: Grid) -> None:
             raise ConfigError(f"the grid of {name} must be one or more numbers, got {list(values)}")
 
 
-def _at(table: Table, point: Sequence[tuple[str, Any]]) -> Table:
+def _at(table: Table, point: Sequence[tuple[str, float]]) -> Table:
     """An algorithm's table with the values of a point; a schedule's step size is where it starts."""
     changed = dict(table)
     for name, value in point:
@@ -116,7 +115,7 @@ def _at(table: Table, point: Sequence[tuple[str, Any]]) -> Table:
 
 
 def stages(rounds: int, points: int, every: int, halving: bool) -> list[int]:
-    """After how many rounds points are left behind; the last stage has all rounds."""
+    """The rounds of each stage; the last stage has all rounds."""
     count = math.ceil(math.log(points, FACTOR) - 1e-9) if halving and points > 1 else 0
     wanted = [rounds / FACTOR**k for k in range(count, 0, -1)]
     early = {min(rounds, max(every, math.ceil(r / every) * every)) for r in wanted}
@@ -124,7 +123,7 @@ def stages(rounds: int, points: int, every: int, halving: bool) -> list[int]:
 
 
 def starts(experiment: Experiment, grid: Grid = GRID, *, halving: bool = False) -> int:
-    """How many times a run is begun or gone on with."""
+    """How many times a run is started or resumed."""
     total = 0
     for points in trials(experiment, grid).values():
         left = len(points)
@@ -142,23 +141,28 @@ def tune(
     target: float | None = None,
     display: Display | None = None,
 ) -> dict[str, list[Outcome]]:
-    """Try every method's points and return how they did, the best first.
+    """Try every method's points and return their outcomes, the best first.
 
-    The best has the highest score in the end or, with a `target` (an accuracy; a loss where there is none), is there
-    in the fewest rounds. With `out`, runs are kept there, and the same command goes on with them after an interruption.
+    The best has the highest score or, with a `target` (an accuracy; a loss where there is none), reaches it in the
+    fewest rounds. Runs are saved in `out`, from which the same call resumes them after an interruption.
     """
     if target is not None and not math.isfinite(target):
         raise ConfigError(f"the target must be a number (an accuracy such as 0.9, or a loss), got {target}")
-    setting = lru_cache(maxsize=len(experiment.seeds))(partial(build_setting, experiment))
     methods = trials(experiment, grid)
-    _check_first(methods, setting(experiment.seeds[0]), target)
+    jobs = _build_jobs(experiment, methods)
+    if target is not None:
+        problem = next(iter(jobs.values())).problem
+        scores = problem.evaluate(problem.start()[None], limit=1)
+        _check_target(target, labelled=scores.accuracy is not None)
     results = {}
     for method, points in methods.items():
         outcomes: dict[str, Outcome] = {}
         left = points
         for rounds in stages(experiment.rounds, len(points), experiment.evaluation.every, halving):
             for trial in left:
-                made = [_run(trial, run, rounds, setting, out, display or Quiet()) for run in trial.experiment.runs()]
+                made = [
+                    _run(trial, run, jobs[run.hash], out, display or Quiet(), rounds) for run in trial.experiment.runs()
+                ]
                 outcomes[trial.label] = _outcome(trial, made, rounds, target)
             ranked = sorted((outcomes[trial.label] for trial in left), key=lambda o: o.rank)
             left = [outcome.trial for outcome in ranked[: math.ceil(len(ranked) / FACTOR)]]
@@ -166,13 +170,14 @@ def tune(
     return results
 
 
-def _check_first(methods: Mapping[str, Sequence[Trial]], setting: Setting, target: float | None) -> None:
-    """Find what would be refused by the last run before the first is made."""
-    for trial in itertools.chain.from_iterable(methods.values()):
-        check_all(trial.experiment, setting)
-    if target is not None:
-        scores = setting.problem.evaluate(setting.problem.start()[None], limit=1)
-        _check_target(target, labelled=scores.accuracy is not None)
+def _build_jobs(experiment: Experiment, methods: Mapping[str, Sequence[Trial]]) -> dict[str, Job]:
+    """The jobs of all trials by the hash of their run; bad input is found before the first run starts."""
+    setting = Settings(experiment, keep=len(experiment.seeds))
+    return {
+        run.hash: build_job(run.config["algorithm"], run.seed, trial.experiment, setting(run.seed))
+        for trial in itertools.chain.from_iterable(methods.values())
+        for run in trial.experiment.runs()
+    }
 
 
 def _check_target(target: float, *, labelled: bool) -> None:
@@ -189,16 +194,15 @@ def _outcome(trial: Trial, made: Sequence[History], rounds: int, target: float |
 
 
 def _until(history: History, rounds: int) -> History:
-    """What was known after so many rounds: a run that is kept may have gone on since."""
+    """The history up to a round: a saved run may have more records."""
     return replace(history, records=[record for record in history if record["round"] <= rounds])
 
 
-def _run(trial: Trial, run: Any, rounds: int, setting: Any, out: Path | None, display: Display) -> History:
+def _run(trial: Trial, run: RunConfig, job: Job, out: Path | None, display: Display, rounds: int) -> History:
     folder = None if out is None else out / run.hash[:16]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    made = partial(setting, run.seed)
-    return run_one(trial.experiment, run, made, folder, display, label=trial.label, stop=rounds)
+    return run_one(trial.experiment, run, lambda: job, folder, display, label=trial.label, stop=rounds)
 
 
 def score(history: History) -> float:
@@ -210,7 +214,7 @@ def score(history: History) -> float:
 
 
 def rounds_to(history: History, target: float) -> int | None:
-    """The first round that was seen with this accuracy or more (this loss or less, where there is no accuracy)."""
+    """The first measured round with at least this accuracy (at most this loss, where there is no accuracy)."""
     for record in history:
         labelled = record.get("accuracy") is not None
         _check_target(target, labelled=labelled)
@@ -219,7 +223,7 @@ def rounds_to(history: History, target: float) -> int | None:
     return None
 
 
-def _quality(record: Mapping[str, Any]) -> float:
+def _quality(record: Record) -> float:
     return float(-record["loss"] if record.get("accuracy") is None else record["accuracy"])
 
 

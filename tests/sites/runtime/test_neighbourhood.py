@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.setting import Silent
 from netfleet import make_topology
 from netfleet.algorithms import ALGORITHMS, Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.host import Content, Tag
-from netfleet.engines.loop import Counted, Snapshot, begin, train
+from netfleet.engines.job import Job, Snapshot
+from netfleet.engines.loop import Counted, begin, train
 from netfleet.problems.synthetic import Quadratics
 from netfleet.sites.runtime.neighbourhood import Neighbourhood, SiteHost, check_losable
 
@@ -93,8 +93,9 @@ def run_sites(method: Algorithm, problem: Quadratics) -> dict[int, Any]:
     hosts = make_hosts(method, problem, air)
 
     def live(i: int) -> None:
-        start = (lambda workers: newcomer(hosts[4], method, torch.ones(1, problem.d).double())) if i == 4 else None
-        found[i] = train(hosts[i], method, DEATH if i == 1 else ROUNDS, Silent(), start)
+        start = (lambda *_: newcomer(hosts[4], method, torch.ones(1, problem.d).double())) if i == 4 else None
+        rounds, host = DEATH if i == 1 else ROUNDS, hosts[i]
+        found[i] = train(host, Job(host.problem, host.network, method, rounds, start=start))
 
     threads = [threading.Thread(target=live, args=(i,)) for i in range(M)]
     for thread in threads:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from netfleet import randomness
 from netfleet.algorithms import Algorithm
-from netfleet.engines.loop import Snapshot
+from netfleet.engines.job import Snapshot
 from netfleet.runs.metrics import conserved_gap
 from netfleet.sites.network.transport import Contact
 from netfleet.sites.planning.folders import Site

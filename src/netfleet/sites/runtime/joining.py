@@ -16,7 +16,8 @@ import grpc.aio
 import torch
 from torch import Tensor
 
-from netfleet.engines.loop import Counted, Snapshot, begin
+from netfleet.engines.job import Snapshot
+from netfleet.engines.loop import Counted, begin
 from netfleet.errors import FrameError, TransportError
 from netfleet.runs import checkpoint
 from netfleet.runs.history import History

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from netfleet.engines.loop import Snapshot
+from netfleet.engines.job import Snapshot
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.runs.checkpoint import write_tensors

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch import Tensor
 
 from netfleet.algorithms.build import make_algorithm
 from netfleet.compute.threads import one_intra_op_thread
-from netfleet.engines.host import Content, Tag
-from netfleet.engines.loop import Host, Snapshot, Start, train
+from netfleet.engines.collective import SingleHost
+from netfleet.engines.host import Content, Host, Tag
+from netfleet.engines.job import Job, Snapshot, Start
+from netfleet.engines.loop import train
 from netfleet.errors import ConfigError, TransportError
 from netfleet.files import write_atomically
 from netfleet.runs.build import build_problem
@@ -94,24 +97,25 @@ class Node:
                 self._server = self.bridge.wait(self._serve())  # neighbours that let it in see that it is there
                 joining.join(self, history)
                 history, start = self._open()
-            self._begin(history, start)
-            history.final = self._train(history, start, display)
+            first = None if start is None else start(self.algorithm.State, problem.device, problem.workers)
+            self._begin(history, first)
+            history.final = self._train(history, first, display)
             return history
         finally:
             self._hang_up()
 
     def _open(self) -> tuple[History, Start | None]:
-        return open_run(self.run_config, self.folder / RUN_FOLDER, True, self.experiment.engine)
+        return open_run(self.run_config, self.folder / RUN_FOLDER, True, SingleHost())
 
     def _problem(self) -> Any:
         workers = max(self.site.workers, self.site.number + 1)
         seed, engine = self.run_config.seed, self.experiment.engine
         return build_problem(self.experiment.problem, workers, seed, engine).at([self.site.number])
 
-    def _begin(self, history: History, start: Start | None) -> None:
+    def _begin(self, history: History, first: Snapshot | None) -> None:
         """Open the doors; whoever was dropped by all its neighbours has nothing to open them for."""
-        if start is not None:
-            self.host.load_network_state(start(self.host.problem.workers).network)
+        if first is not None:
+            self.host.load_network_state(first.network)
         self.desk.start(history.resumed)
         self._check_company(history.resumed)
         self.desk.snapshot = functools.partial(joining.durable_model, self)
@@ -127,13 +131,13 @@ class Node:
         self._handler = SiteServer(self.site, self.outbox, self.desk, self.log.refused)
         return await serve(self.site, self.identity, self._handler)
 
-    def _train(self, history: History, start: Start | None, display: Display) -> Snapshot:
-        rounds, evaluation = self.experiment.rounds, self.experiment.evaluation
-        recorder = SiteRecorder(self, history, self.algorithm, rounds, evaluation, 1, display)
+    def _train(self, history: History, first: Snapshot | None, display: Display) -> Snapshot:
+        rounds, start = self.experiment.rounds, None if first is None else lambda *_: first
+        recorder = SiteRecorder(self, history, self.algorithm, replace(self.experiment, checkpoint_every=1), display)
         display.begin(self.site.name, history.resumed, rounds)
         try:
             with one_intra_op_thread():
-                final = train(self.host, self.algorithm, rounds, recorder, start)
+                final = train(self.host, Job(self.host.problem, self.hood, self.algorithm, rounds, recorder, start))
             self._finish(final)
         except Left:
             final = recorder.last
@@ -266,8 +270,8 @@ class SiteRecorder(RunRecorder):
         self.node = node
         self._apart: list[int] = []
 
-    def take(self, snapshot: Snapshot, host: Host) -> None:
-        super().take(snapshot, host)
+    def record(self, snapshot: Snapshot, host: Host) -> None:
+        super().record(snapshot, host)
         self.last, node = snapshot, self.node
         node.report.see(snapshot, self.history.records[-1] if self.history.records else {})
         self._look_around()
