@@ -8,11 +8,13 @@ the finaliser of SplitMix64 (Steele, Lea, Flood 2014), applied once per word of 
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 U64 = npt.NDArray[np.uint64]
 _GOLDEN, _A, _B, _MASK = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
@@ -60,6 +62,8 @@ def generator(purpose: str, *address: int) -> np.random.Generator:
 
 def torch_generator(purpose: str, *address: int) -> torch.Generator:
     """A CPU torch generator for set-up work (initial weights)."""
+    import torch  # graphs need random numbers too, and no torch
+
     return torch.Generator().manual_seed(int(bits(purpose, *address)) >> 1)
 
 

@@ -23,7 +23,7 @@ def check_network(method: Algorithm, topology: Topology, faults: Faults | None) 
     varying = topology.varying or faults is not None
     if isinstance(method, Compressed) and method.memory and varying:
         raise ConfigError(
-            "compress: differences need weights that stay as they are, but these change from round to round; add "
+            "compress: differences need constant weights, but these change from round to round; add "
             "memory = false to send the vectors themselves, or use a fixed graph without failures"
         )
     _check_eigenvalues(method, topology)
