@@ -14,7 +14,7 @@ from netfleet.registry import make_importable
 from netfleet.sites import LINGER
 
 if TYPE_CHECKING:
-    from netfleet.sites.planning.identity import Authority
+    from netfleet.sites.planning.certificates import Authority
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -129,16 +129,17 @@ def _up(options: argparse.Namespace) -> int:
     _hush()
     from rich.console import Console
 
+    from netfleet.sites.network.identity import load_identity
     from netfleet.sites.operations.local_trial import up
-    from netfleet.sites.operations.status import print_results
-    from netfleet.sites.operations.status_client import ask_all, whom
-    from netfleet.sites.planning.folders import admitted, load_plan
-    from netfleet.sites.planning.identity import OPERATOR, load_identity
+    from netfleet.sites.operations.status_client import ask_all
+    from netfleet.sites.operations.status_table import print_results
+    from netfleet.sites.planning.certificates import OPERATOR
+    from netfleet.sites.planning.folders import all_sites
 
     folder = options.folder
     operator = load_identity(folder / OPERATOR, OPERATOR)
-    sites = [*load_plan(folder / OPERATOR).sites, *admitted(folder / OPERATOR)]
-    there = [said.whom.name for said in ask_all(whom(sites), operator, 1.0) if said.table is not None]
+    sites = all_sites(folder / OPERATOR)
+    there = [answer.name for answer in ask_all(sites, operator, 1.0) if answer.status is not None]
     if there:
         raise ConfigError(f"{', '.join(there)}: already running; stop them first, or ask netfleet status {folder}")
     failed = up(folder, sites, operator, ["--linger", options.linger], Console(stderr=True))
@@ -164,19 +165,20 @@ def _status(options: argparse.Namespace) -> int:
     _hush()
     from rich.console import Console
 
-    from netfleet.sites.operations.status import look, print_json, print_status
+    from netfleet.sites.operations.status_client import ask_folder
+    from netfleet.sites.operations.status_table import print_json, print_status
 
     console = Console()
     while True:
-        said = look(options.folder)
+        answers = ask_folder(options.folder)
         if options.watch is not None and console.is_terminal:
             console.clear()
         if options.json:
-            print_json(said)
+            print_json(answers)
         else:
-            print_status(said, console)
+            print_status(answers, console)
         if options.watch is None:
-            return int(any(each.table is None for each in said))
+            return int(any(answer.status is None for answer in answers))
         time.sleep(options.watch)
 
 
@@ -200,7 +202,7 @@ def _admit(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from netfleet.sites.planning.admit import admit
-    from netfleet.sites.planning.nodes_file import Node
+    from netfleet.sites.planning.nodes_file import NodeEntry
     from netfleet.sites.planning.overview import print_admission
 
     folder = options.folder
@@ -208,7 +210,7 @@ def _admit(options: argparse.Namespace) -> int:
     given = _authority(options.ca_cert, options.ca_key)
     authority = given if given is not None else _authority(*own)
     assert authority is not None
-    node = Node(options.name, options.address, options.listen, options.request)
+    node = NodeEntry(options.name, options.address, options.listen, options.request)
     names = [name.strip() for name in options.neighbours.split(",") if name.strip()]
     site, weight = admit(folder, node, names, authority, options.days)
     print_admission(site, weight, folder, Console())
@@ -216,7 +218,7 @@ def _admit(options: argparse.Namespace) -> int:
 
 
 def _authority(certificate: Path | None, key: Path | None) -> Authority | None:
-    from netfleet.sites.planning.identity import load_authority
+    from netfleet.sites.planning.certificates import load_authority
 
     if certificate is None and key is None:
         return None
@@ -234,4 +236,4 @@ def need_packages(*names: str) -> None:
     """Raise unless these packages, which only real peers need, are installed."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"real peers need {', '.join(missing)}, not installed here; pip install 'netfleet[p2p]'")
+        raise ConfigError(f"real peers need {', '.join(missing)}, not installed here; pip install 'netfleet[sites]'")

@@ -1,4 +1,4 @@
-"""What a site says while it waits for neighbours: at once where someone looks, and more and more seldom in the log."""
+"""Reports that a site waits for neighbours: soon on the screen, and at growing intervals in the log."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 
 from netfleet.runs.progress import Display, in_words
 from netfleet.sites.operations.logs import Log
-from netfleet.sites.runtime.membership import FrontDesk
+from netfleet.sites.runtime.membership import Membership
 
-#: Seconds after which a wait is worth a word on the screen, and a line in the log.
+#: Seconds after which a wait appears on the screen, and in the log.
 NOTE, LINE = 2.0, 10.0
 
 
 class Waiting:
     """A context for every wait."""
 
-    def __init__(self, desk: FrontDesk, log: Log, display: Display) -> None:
-        self.desk, self.log, self.display = desk, log, display
+    def __init__(self, membership: Membership, log: Log, display: Display) -> None:
+        self._membership, self._log, self._display = membership, log, display
         self._begun = self._next = 0.0
         self._noted = False
 
@@ -25,17 +25,17 @@ class Waiting:
 
     def __exit__(self, *error: object) -> None:
         if self._noted:
-            self.display.note("")
+            self._display.note("")
 
-    def glance(self) -> None:
-        """Say whom is waited for, if it is time to."""
+    def report(self) -> None:
+        """Say for which neighbours the site waits, if it is time to."""
         waited = time.monotonic() - self._begun
         if waited < NOTE:
             return
-        whom = [c for c in list(self.desk.contacts.values()) if c.waiting]
-        text = "; ".join(f"{c.about.name} {c.waiting}" for c in whom) or "neighbours"
+        contacts = [contact for contact in list(self._membership.contacts.values()) if contact.waiting]
+        text = "; ".join(f"{contact.neighbour.name} {contact.waiting}" for contact in contacts) or "neighbours"
         self._noted = True
-        self.display.note(f"waits {in_words(waited)} for {text}")
+        self._display.note(f"waits {in_words(waited)} for {text}")
         if waited >= self._next:
             self._next = min(3 * self._next, self._next + 3600)
-            self.log.event("waiting", level="warning", seconds=round(waited), neighbours=text)
+            self._log.event("waiting", level="warning", seconds=round(waited), neighbours=text)
