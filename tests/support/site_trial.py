@@ -23,12 +23,14 @@ from netfleet.cli import main
 from netfleet.runs import checkpoint
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
+from netfleet.sites.network import client, grpc_transport
 from netfleet.sites.network.identity import load_identity
 from netfleet.sites.operations.status import SiteStatus
 from netfleet.sites.operations.status_client import ask_all
 from netfleet.sites.planning.folders import Plan
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
 from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.runtime import joining
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost
 
@@ -50,21 +52,18 @@ def plan_sites(folder: Path, table: Mapping[str, Any], count: int, patience: flo
     return plan
 
 
-def _ports() -> Iterator[int]:
-    """Ports on which nobody listens, below those that the system gives to clients; each test process has its own."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
-    first, count = 10_000 + 2_500 * worker, 2_500
-    for i in itertools.count(os.getpid()):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", first + i % count)) as server:
-            yield server.getsockname()[1]
-
-
-_FREE = _ports()
+_NUMBERS = itertools.count(os.getpid())
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on which nobody listens."""
-    return list(itertools.islice(_FREE, count))
+    """Ports on which nobody listens, below those that the system gives to clients; each test process has its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    found: list[int] = []
+    while len(found) < count:
+        port = 10_000 + 2_500 * worker + next(_NUMBERS) % 2_500
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+    return found
 
 
 def be_site(folder: str, options: list[str], before: Callable[[], None] | None) -> None:
@@ -73,6 +72,7 @@ def be_site(folder: str, options: list[str], before: Callable[[], None] | None) 
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ["OMP_NUM_THREADS"] = "1"
+    client.PAUSES, grpc_transport.RECONNECT = (0.02, 0.1), (0.1, 0.1)  # gRPC takes no less
     if before is not None:
         before()
     raise SystemExit(main(["node", folder, "--log", "json", "--linger", "10", *options]))
@@ -254,6 +254,11 @@ _ARMED = {
     "after rename": functools.partial(_around, "replace", False),
     "half a line": _half_a_line,
 }
+
+
+def ask_shortly() -> None:
+    """Let this process wait less for a neighbour that does not answer when it joins."""
+    joining.GRACE = 0.3
 
 
 def die_before_the_links() -> None:

@@ -22,6 +22,8 @@ PULL, STATUS = "/netfleet.Peer/Pull", "/netfleet.Peer/Status"
 READ_TIMEOUT = 30.0
 #: Seconds for a TLS handshake; a connection that takes longer is closed.
 HANDSHAKE_TIMEOUT = 10.0
+#: Pauses before a connection is tried again grow from the first to the second, in seconds.
+RECONNECT = (0.1, 1.0)
 #: Bytes of the largest frame, and of the largest status.
 LARGEST, LARGEST_STATUS = wire.HEADER_SIZE + wire.CHUNK, 4 << 20
 _LIMITS = [
@@ -45,8 +47,6 @@ _CLIENT = [
     *_LIMITS,
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_retries", 0),
 ]
 
@@ -62,7 +62,9 @@ class GrpcTransport:
 
     async def pull(self, to: Neighbour, request: bytes) -> AsyncGenerator[bytes, None]:
         if to.name not in self._channels:
-            self._channels[to.name] = self._connect(to, _CLIENT)
+            first, most = (round(1000 * seconds) for seconds in RECONNECT)
+            pauses = [("grpc.initial_reconnect_backoff_ms", first), ("grpc.max_reconnect_backoff_ms", most)]
+            self._channels[to.name] = self._connect(to, [*_CLIENT, *pauses])
         call = self._channels[to.name].unary_stream(PULL)(request)
         try:
             async for data in call:

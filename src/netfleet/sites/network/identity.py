@@ -39,7 +39,8 @@ def load_identity(folder: Path, name: str, now: datetime | None = None) -> Ident
             f"{node} is the certificate of {', '.join(names)}, expected {name}; use the one made for this site"
         )
     expires = min(authority.not_valid_after_utc, certificate.not_valid_after_utc)
-    return Identity(name, *(pem_files.read_bytes(path) for path in (ca, node, key)), expires=expires)
+    authority_pem, own_pem, key_pem = map(pem_files.read_bytes, (ca, node, key))
+    return Identity(name, authority_pem, own_pem, key_pem, expires)
 
 
 def expiry_warning(what: str, expires: datetime, now: datetime | None = None) -> str | None:
