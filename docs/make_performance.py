@@ -62,7 +62,7 @@ def speed(text: str) -> str:
 def pages() -> dict[Path, str]:
     """Every page with what it should say."""
     docs = ROOT / "docs"
-    tables = {docs / f"{name}.md": performance for name in ("performance", "cluster", "peers")}
+    tables = {docs / f"{name}.md": performance for name in ("performance", "cluster", "sites")}
     paths = {**tables, ROOT / "README.md": speed}
     return {path: make(path.read_text(encoding="utf-8")) for path, make in paths.items()}
 

@@ -25,7 +25,7 @@ from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.runner import SiteRunner
 from netfleet.sites.runtime.status_builder import Sketcher
 from netfleet.sites.runtime.waiting import LINE, NOTE, Waiting
-from support.site_settings import DIGITS, QUADRATICS, gap, simulated
+from support.site_settings import QUADRATICS, gap
 from support.site_trial import Trial, free_ports, trial
 
 pytestmark = pytest.mark.slow
@@ -107,25 +107,6 @@ def test_prometheus_reads_a_site(tmp_path: Path) -> None:
         assert float(numbers['netfleet_neighbour_lost{neighbour="s1"}']) == 0
         assert float(numbers['netfleet_sent_bytes_total{neighbour="s2"}']) > 0
         assert float(numbers['netfleet_measured{name="loss"}']) > 0
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"algorithms": [{"kind": "net-fleet", "K": 2, "eta": 0.05, "compress": {"kind": "quantize", "bits": 8}}]},
-        {"algorithms": [{"kind": "dfedsam", "K": 2, "eta": 0.05, "gossip": 2}]},
-        {"algorithms": [{"kind": "k-gt", "K": 2, "eta": 0.05}]},
-    ],
-    ids=["compressed", "several exchanges", "another tracking method"],
-)
-def test_sites_end_where_the_simulator_does(tmp_path: Path, changes: dict[str, Any]) -> None:
-    table = {**DIGITS, "rounds": 5, "topology": {"kind": "ring", "workers": 3}, **changes}
-    expected = simulated(table)
-    with trial(tmp_path, table, 3) as sites:
-        sites.start()
-        assert set(sites.wait().values()) == {0}
-        for i, name in enumerate(sites.names):
-            assert (sites.state(name)["x"][0] - expected[i]).abs().max() <= 1e-10
 
 
 @pytest.mark.parametrize("words", ["node nowhere", "node a b c", "node leave nowhere", "status nowhere", "up nowhere"])

@@ -18,9 +18,14 @@ class LoopThread:
 
     def __enter__(self) -> LoopThread:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._thread.start()
         return self
+
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
 
     def __exit__(self, *error: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
