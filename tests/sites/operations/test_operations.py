@@ -21,10 +21,10 @@ from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.status import SUMS
 from netfleet.sites.planning.folders import load_site
+from netfleet.sites.runtime.exchange import LINE, NOTE, Waiting
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.runner import SiteRunner
 from netfleet.sites.runtime.status_builder import Sketcher
-from netfleet.sites.runtime.waiting import LINE, NOTE, Waiting
 from support.site_settings import QUADRATICS, gap
 from support.site_trial import Trial, free_ports, trial
 
@@ -135,7 +135,7 @@ def test_a_wait_is_shown_soon_and_logged_later(tmp_path: Path, monkeypatch: pyte
     screen, now = Screen(), [0.0]
     log = Log("s0")
     monkeypatch.setattr(log, "event", lambda what, **fields: lines.append(f"{what} {fields['neighbours']}"))
-    monkeypatch.setattr("netfleet.sites.runtime.waiting.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("netfleet.sites.runtime.exchange.time.monotonic", lambda: now[0])
     waiting = Waiting(members, log, screen)
     members.contacts[1].waiting = "is in round 7"
     with waiting:

@@ -32,7 +32,13 @@ def test_eight_sites_end_where_the_simulator_does(tmp_path: Path) -> None:
     ("table", "tolerance"),
     [
         ({**DIGITS, "engine": {"dtype": "float32"}}, 1e-5),
-        ({**RING, "algorithms": [{"kind": "net-fleet", "K": 2, "eta": 0.05, "compress": {"kind": "quantize", "bits": 8}}]}, 1e-10),
+        (
+            {
+                **RING,
+                "algorithms": [{"kind": "net-fleet", "K": 2, "eta": 0.05, "compress": {"kind": "quantize", "bits": 8}}],
+            },
+            1e-10,
+        ),
         ({**RING, "algorithms": [{"kind": "dfedsam", "K": 2, "eta": 0.05, "gossip": 2}]}, 1e-10),
         ({**RING, "algorithms": [{"kind": "k-gt", "K": 2, "eta": 0.05}]}, 1e-10),
     ],

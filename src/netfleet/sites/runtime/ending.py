@@ -17,7 +17,8 @@ INFORM = 5.0
 
 async def stay(session: SiteSession, linger: float) -> None:
     """Wait until all neighbours are done too; for one that cannot be reached at most `linger` seconds."""
-    there = session.neighbourhood.neighbours(session.rounds)
+    members = session.members
+    there = members.neighbourhood.neighbours(members.rounds)
     async with asyncio.TaskGroup() as group:
         for j in there:
             group.create_task(_wait_for(session, j, linger))
@@ -26,8 +27,8 @@ async def stay(session: SiteSession, linger: float) -> None:
 
 async def _wait_for(session: SiteSession, j: int, linger: float) -> None:
     """Wait until neighbour j is done: it says so, or asks for what comes after the end."""
-    contact, members = session.contacts[j], session.membership
-    wanted = Wanted(session.expected(j, session.rounds), given_up=lambda: j in members.done)
+    contact, members = session.members.contacts[j], session.members
+    wanted = Wanted(session.expected(j, members.rounds), given_up=lambda: j in members.done)
     try:
         async with asyncio.timeout(linger):
             answer = await session.client.pull(contact, wanted)
@@ -43,16 +44,16 @@ async def _wait_for(session: SiteSession, j: int, linger: float) -> None:
 async def _inform(session: SiteSession, neighbours: set[int], seconds: float) -> None:
     """Answer until these neighbours know that this site is done."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until and not neighbours <= session.membership.informed:
+    while time.monotonic() < until and not neighbours <= session.members.informed:
         await asyncio.sleep(0.05)
 
 
 def leave(session: SiteSession, t: int, linger: float) -> None:
     """Answer until the neighbours know that round t is the first without this site, at most `linger` seconds."""
-    members = session.membership
-    there = set(session.neighbourhood.neighbours(session.rounds))  # also those that join later
+    members = session.members
+    there = set(members.neighbourhood.neighbours(members.rounds))  # also those that join later
     session.loop.wait(_inform(session, there, linger))
     untold = [members.name(j) for j in sorted(there - members.informed)]
     session.log.event("left", round=t, untold=", ".join(untold))
     if not untold:  # else the site has to come back and tell them
-        write_atomically(session.folder / LEAVE_FILE, lambda file: file.write(b"%d\n" % t))
+        write_atomically(members.folder / LEAVE_FILE, lambda file: file.write(b"%d\n" % t))

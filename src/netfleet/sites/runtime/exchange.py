@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 from torch import Tensor
 
 from netfleet.engines.host import Content, Tag
 from netfleet.errors import TransportError
+from netfleet.runs.progress import Display, in_words
 from netfleet.sites.network.client import Answer, Wanted
 from netfleet.sites.network.wire import Kind
+from netfleet.sites.operations.logs import Log
+from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.session import SiteSession
-from netfleet.sites.runtime.waiting import Waiting
 
 _WHY = {
     Kind.WAIT: "did not answer for longer than this site's patience",
@@ -25,24 +28,24 @@ _WHY = {
 class SiteExchange:
     """A host's `Exchange` over the network."""
 
-    def __init__(self, session: SiteSession, waiting: Waiting) -> None:
-        self._session, self._waiting = session, waiting
+    def __init__(self, session: SiteSession, display: Display) -> None:
+        self._session, self._waiting = session, Waiting(session.members, session.log, display)
 
     def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content) -> None:
-        session = self._session
-        own = stack[need.index(session.site.number)]
-        session.outbox.post(tag, content.words, own)
-        rows = {j: stack[row] for row, j in enumerate(need) if j != session.site.number}
+        members = self._session.members
+        own = stack[need.index(members.site.number)]
+        members.outbox.post(tag, content.words, own)
+        rows = {j: stack[row] for row, j in enumerate(need) if j != members.site.number}
         with self._waiting:
-            answers = session.loop.wait(self._pull_all(tag, rows, content), self._waiting.report)
+            answers = self._session.loop.wait(self._pull_all(tag, rows, content), self._waiting.report)
         for j, answer in answers.items():
             if answer.kind != Kind.CHUNK:
                 rows[j].copy_(own)  # so nothing flows over the link
                 self._continue_without(j, tag.t, answer)
-        check_links(session, tag.t)
+        check_links(members, tag.t)
 
     async def _pull_all(self, tag: Tag, rows: dict[int, Tensor], content: Content) -> dict[int, Answer]:
-        rounds = self._session.membership.known_rounds()
+        rounds = self._session.members.known_rounds()
         async with asyncio.TaskGroup() as group:
             tasks = {j: group.create_task(self._pull(j, tag, row, content, rounds)) for j, row in rows.items()}
         return {j: task.result() for j, task in tasks.items()}
@@ -53,34 +56,67 @@ class SiteExchange:
             session.expected(j, *tag, content.words, row.numel()),
             row.numpy().data.cast("B"),
             lambda: content.finite(row),
-            lambda: not session.neighbourhood.there(j, tag.t),
+            lambda: not session.members.neighbourhood.there(j, tag.t),
         )
-        return await session.client.pull(session.contacts[j], wanted, rounds)
+        return await session.client.pull(session.members.contacts[j], wanted, rounds)
 
     def _continue_without(self, j: int, t: int, answer: Answer) -> None:
         """Continue without neighbour j from round t on."""
-        session, members = self._session, self._session.membership
-        contact, why = session.contacts[j], _WHY.get(answer.kind, answer.kind.name)
+        session, members = self._session, self._session.members
+        contact, why = members.contacts[j], _WHY.get(answer.kind, answer.kind.name)
         contact.waiting = ""
-        if j in session.neighbourhood.lost:  # in an earlier exchange of this round
+        if j in members.neighbourhood.lost:  # in an earlier exchange of this round
             return
         if answer.kind == Kind.JOIN:
             session.log.event("returns", neighbour=members.name(j), without_from=t, again_from=members.first_round(j))
             return
         if members.fixed is not None:
             raise TransportError(f"{members.name(j)} {why}, and {members.fixed}")
-        session.neighbourhood.drop(j, t)
+        members.neighbourhood.drop(j, t)
         if answer.kind in (Kind.LEFT, Kind.DROPPED):
             members.write_links()
         if answer.kind == Kind.LEFT:
-            session.loop.wait(session.client.confirm(contact, session.rounds))
+            session.loop.wait(session.client.confirm(contact, members.rounds))
         session.log.event("lost", level="warning", neighbour=members.name(j), round=t, why=why)
 
 
-def check_links(session: SiteSession, t: int) -> None:
+def check_links(members: Membership, t: int) -> None:
     """Raise if the site has no neighbour left."""
-    if not session.neighbourhood.has_links():
+    if not members.neighbourhood.has_links():
         raise TransportError(
-            f"{session.site.name} has no neighbour left in round {t}: all are lost, or have dropped this site. Its "
-            f"state is saved; to join again with the others' current model: netfleet node {session.folder} --rejoin"
+            f"{members.site.name} has no neighbour left in round {t}: all are lost, or have dropped this site. Its "
+            f"state is saved; to join again with the others' current model: netfleet node {members.folder} --rejoin"
         )
+
+
+#: Seconds after which a wait appears on the screen, and in the log.
+NOTE, LINE = 2.0, 10.0
+
+
+class Waiting:
+    """A context for every wait."""
+
+    def __init__(self, membership: Membership, log: Log, display: Display) -> None:
+        self._membership, self._log, self._display = membership, log, display
+        self._begun = self._next = 0.0
+        self._noted = False
+
+    def __enter__(self) -> None:
+        self._begun, self._next, self._noted = time.monotonic(), LINE, False
+
+    def __exit__(self, *error: object) -> None:
+        if self._noted:
+            self._display.note("")
+
+    def report(self) -> None:
+        """Say for which neighbours the site waits, if it is time to."""
+        waited = time.monotonic() - self._begun
+        if waited < NOTE:
+            return
+        contacts = [contact for contact in list(self._membership.contacts.values()) if contact.waiting]
+        text = "; ".join(f"{contact.neighbour.name} {contact.waiting}" for contact in contacts) or "neighbours"
+        self._noted = True
+        self._display.note(f"waits {in_words(waited)} for {text}")
+        if waited >= self._next:
+            self._next = min(3 * self._next, self._next + 3600)
+            self._log.event("waiting", level="warning", seconds=round(waited), neighbours=text)

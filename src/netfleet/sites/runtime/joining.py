@@ -14,6 +14,7 @@ import time
 import torch
 from torch import Tensor
 
+from netfleet.algorithms import Algorithm
 from netfleet.engines.loop import Counted, Snapshot, begin
 from netfleet.errors import TransportError
 from netfleet.runs import checkpoint
@@ -30,30 +31,33 @@ ASK, GRACE = 30.0, 3.0
 PAUSE, TRIES = 0.5, 5
 
 
-def join(session: SiteSession, host: SiteHost, config_hash: str) -> None:
+def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash: str) -> None:
     """Agree with the neighbours on first rounds, take the mean of their models, and save it as the checkpoint."""
-    members, neighbourhood = session.membership, session.neighbourhood
+    members, neighbourhood = session.members, session.members.neighbourhood
     if members.fixed is not None:
         raise members.fixed
     links = session.loop.wait(_ask_all(session))
     if not links:
-        reasons = "; ".join(f"{c.neighbour.name} {c.waiting or 'did not answer'}" for c in session.contacts.values())
-        raise TransportError(f"no neighbour agreed to a link with {session.site.name} within {ASK:g} s: {reasons}")
+        reasons = "; ".join(f"{c.neighbour.name} {c.waiting or 'did not answer'}" for c in members.contacts.values())
+        raise TransportError(
+            f"no neighbour agreed to a link with {session.members.site.name} within {ASK:g} s: {reasons}"
+        )
     t = min(links.values())
     neighbourhood.lost = {j: t for j in neighbourhood.weights if j not in links}
     neighbourhood.since |= links
     members.write_links()
     x, buffers = _mean_model(session, host, links, t)
-    checkpoint.save(session.folder / RUN_FOLDER, _first_snapshot(session, host, t, x, buffers), host, config_hash)
-    (session.folder / LEAVE_FILE).unlink(missing_ok=True)
+    snapshot = _first_snapshot(host, algorithm, t, x, buffers)
+    checkpoint.save(members.folder / RUN_FOLDER, snapshot, host, config_hash)
+    (members.folder / LEAVE_FILE).unlink(missing_ok=True)
     names = ", ".join(f"{members.name(j)} from round {first}" for j, first in sorted(links.items()))
-    without = ", ".join(f"{members.name(j)} ({session.contacts[j].waiting})" for j in sorted(neighbourhood.lost))
+    without = ", ".join(f"{members.name(j)} ({members.contacts[j].waiting})" for j in sorted(neighbourhood.lost))
     session.log.event("joined", round=t, links=names, without=without)
 
 
 async def _ask_all(session: SiteSession) -> dict[int, int]:
     """The first round of the link to every neighbour that agrees."""
-    tasks = {j: asyncio.ensure_future(_ask(session, j)) for j in session.contacts}
+    tasks = {j: asyncio.ensure_future(_ask(session, j)) for j in session.members.contacts}
     until = time.monotonic() + ASK
     while (waiting := [task for task in tasks.values() if not task.done()]) and time.monotonic() < until:
         before = len(_agreed(tasks))
@@ -62,7 +66,7 @@ async def _ask_all(session: SiteSession) -> dict[int, int]:
             until = min(until, time.monotonic() + GRACE)
     for task in tasks.values():
         task.cancel()
-    return {j: t for j, t in _agreed(tasks).items() if 0 < t < session.rounds}
+    return {j: t for j, t in _agreed(tasks).items() if 0 < t < session.members.rounds}
 
 
 def _agreed(tasks: dict[int, asyncio.Task[Answer]]) -> dict[int, int]:
@@ -72,7 +76,7 @@ def _agreed(tasks: dict[int, asyncio.Task[Answer]]) -> dict[int, int]:
 
 async def _ask(session: SiteSession, j: int) -> Answer:
     """Ask neighbour j until it agrees or says why not."""
-    contact = session.contacts[j]
+    contact = session.members.contacts[j]
     while True:
         try:
             answer = await session.client.join(contact)
@@ -92,7 +96,7 @@ def _mean_model(session: SiteSession, host: SiteHost, links: dict[int, int], t: 
         parts.append(host.problem.initial_buffers[:1])
     models = session.loop.wait(_models(session, links, t, torch.cat(parts, dim=1)))
     if not models:
-        raise TransportError(f"no neighbour gave {session.site.name} its model; try again")
+        raise TransportError(f"no neighbour gave {session.members.site.name} its model; try again")
     x, *buffers = torch.split(torch.stack(models).mean(dim=0), [part.shape[1] for part in parts], dim=1)
     return x.contiguous(), buffers[0].contiguous() if buffers else None
 
@@ -104,7 +108,7 @@ async def _models(session: SiteSession, links: dict[int, int], t: int, like: Ten
 
 
 async def _model(session: SiteSession, j: int, t: int, into: Tensor) -> Tensor | None:
-    view, contact = into.view(torch.uint8)[0], session.contacts[j]
+    view, contact = into.view(torch.uint8)[0], session.members.contacts[j]
     expected = session.expected(j, t, words=describe_model(into), total=view.numel())
     wanted = Wanted(expected, view.numpy().data.cast("B"), lambda: bool(torch.isfinite(into).all()))
     for _ in range(TRIES):
@@ -117,8 +121,8 @@ async def _model(session: SiteSession, j: int, t: int, into: Tensor) -> Tensor |
     return None
 
 
-def _first_snapshot(session: SiteSession, host: SiteHost, t: int, x: Tensor, buffers: Tensor | None) -> Snapshot:
+def _first_snapshot(host: SiteHost, algorithm: Algorithm, t: int, x: Tensor, buffers: Tensor | None) -> Snapshot:
     f = Counted(host.problem)
     f.problem.buffers = buffers
-    state = begin(host, session.algorithm, f, x)
+    state = begin(host, algorithm, f, x)
     return Snapshot(t, state, buffers, samples=f.samples, network=host.network_state())

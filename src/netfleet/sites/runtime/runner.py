@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.compute.threads import one_intra_op_thread
-from netfleet.engines.loop import Snapshot, Start, train
+from netfleet.engines.loop import Host, Snapshot, Start, train
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.runs.build import build_problem
 from netfleet.runs.config import Experiment
 from netfleet.runs.history import History
 from netfleet.runs.progress import Display
+from netfleet.runs.recorder import RunRecorder
 from netfleet.runs.run import open_run
 from netfleet.sites import LINGER
 from netfleet.sites.network.client import Client
@@ -30,17 +32,46 @@ from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
 from netfleet.sites.operations.logs import Log
-from netfleet.sites.planning.folders import RUN_FOLDER, Site
+from netfleet.sites.planning.folders import LEAVE_FILE, RUN_FOLDER, Site
 from netfleet.sites.runtime import ending, joining
 from netfleet.sites.runtime.exchange import SiteExchange, check_links
 from netfleet.sites.runtime.ledger import check_losable
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.model import MODEL_FILE, model_message, write_model
 from netfleet.sites.runtime.neighbourhood import SiteHost
-from netfleet.sites.runtime.recorder import AskedToLeave, SiteRecorder
 from netfleet.sites.runtime.session import SiteSession
 from netfleet.sites.runtime.status_builder import StatusBuilder
-from netfleet.sites.runtime.waiting import Waiting
+
+
+class AskedToLeave(Exception):
+    """The operator has asked the site to leave; `snapshot` is the last saved one."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+
+class SiteRecorder(RunRecorder):
+    """Saves every round, and checks then whether the site was asked to leave."""
+
+    def __init__(self, session: SiteSession, status: StatusBuilder, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._session, self._status = session, status
+        self._apart: list[int] = []
+
+    def take(self, snapshot: Snapshot, host: Host) -> None:
+        super().take(snapshot, host)
+        self._status.note_round(snapshot, self.history.records[-1] if self.history.records else {})
+        self._check_apart()
+        if (self._session.members.folder / LEAVE_FILE).exists() and snapshot.t < self.rounds:
+            raise AskedToLeave(snapshot)
+
+    def _check_apart(self) -> None:
+        """Log if the set of sites that are out of reach has changed."""
+        members, apart = self._session.members, self._session.members.sites_apart()
+        if apart != self._apart:
+            self._apart = apart
+            names, rest = ", ".join(members.name(k) for k in apart), len(members.known) - len(apart)
+            self._session.log.event("apart", level="warning", sites=names, goes_on_with=rest - 1)
 
 
 class SiteRunner:
@@ -65,40 +96,30 @@ class SiteRunner:
         self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
         (self._run_config,) = experiment.runs()
         self._algorithm = make_algorithm(self._run_config.config["algorithm"])
-        self._outbox, fixed = Outbox(), _why_fixed(self._algorithm, site)
-        self._membership = Membership(folder, site, experiment.rounds, self._outbox, log.refused, fixed)
-        self.status = StatusBuilder(self._membership, self._algorithm, identity.expires, log.refusals.total)
+        fixed = _why_fixed(self._algorithm, site)
+        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed)
+        self.status = StatusBuilder(self._members, self._algorithm, identity.expires, log.refusals.total)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
         """Train to the end, or until the site leaves, and return its own History."""
         history, start = self._open()
-        problem = self._problem()
+        problem, members = self._problem(), self._members
         with LoopThread() as loop, _connected(loop, self._transport) as connections:
             client = Client(self.site, self._transport, self.log.refused)
-            session = SiteSession(
-                self.folder,
-                self.site,
-                self.experiment,
-                self._algorithm,
-                self.log,
-                self._outbox,
-                self._membership,
-                loop,
-                client,
-            )
-            exchange = SiteExchange(session, Waiting(self._membership, self.log, display))
-            host = SiteHost(problem, self._membership.neighbourhood, self._algorithm, exchange, self._outbox)
+            session = SiteSession(members, client, loop, self.log)
+            exchange = SiteExchange(session, display)
+            host = SiteHost(problem, members.neighbourhood, self._algorithm, exchange, members.outbox)
             if rejoin:
-                self._membership.set_joining(True)
+                members.set_joining(True)
                 server = loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
-                joining.join(session, host, history.hash)
+                joining.join(session, host, self._algorithm, history.hash)
                 history, start = self._open()
-            start = self._resume(session, host, history, start)
+            start = self._resume(host, history, start)
             if rejoin:
-                self._membership.set_joining(False)
+                members.set_joining(False)
             else:
                 server = loop.wait(self._serve(connections))
-            self.log.event("started", round=history.resumed, rounds=session.rounds, listens=self.site.listen)
+            self.log.event("started", round=history.resumed, rounds=members.rounds, listens=self.site.listen)
             history.final = self._train(session, host, server, history, start, display)
             return history
 
@@ -110,21 +131,21 @@ class SiteRunner:
         seed, engine = self._run_config.seed, self.experiment.engine
         return build_problem(self.experiment.problem, workers, seed, engine).at([self.site.number])
 
-    def _resume(self, session: SiteSession, host: SiteHost, history: History, start: Start | None) -> Start | None:
+    def _resume(self, host: SiteHost, history: History, start: Start | None) -> Start | None:
         """Restore messages and links before neighbours may ask; the checkpoint is read once."""
         if start is not None:
             snapshot = start(host.problem.workers)
             host.load_network_state(snapshot.network)
             start = lambda workers: snapshot  # noqa: E731
-        self._membership.start(history.resumed)
-        check_links(session, history.resumed)  # a site that all neighbours have dropped has nobody to serve
+        self._members.start(history.resumed)
+        check_links(self._members, history.resumed)  # a site that all neighbours have dropped has nobody to serve
         return start
 
     async def _serve(self, connections: AsyncExitStack) -> SiteServer:
         server = SiteServer(
             self.site,
-            self._outbox,
-            self._membership,
+            self._members.outbox,
+            self._members,
             self.log.refused,
             model=lambda: model_message(self.status.snapshot),
             status=self.status.status_for,
@@ -141,20 +162,21 @@ class SiteRunner:
         start: Start | None,
         display: Display,
     ) -> Snapshot:
-        recorder = SiteRecorder(session, self.status, history, display)
-        display.begin(self.site.name, history.resumed, session.rounds)
+        rounds, evaluation = self.experiment.rounds, self.experiment.evaluation
+        recorder = SiteRecorder(session, self.status, history, self._algorithm, rounds, evaluation, 1, display)
+        display.begin(self.site.name, history.resumed, rounds)
         try:
             with one_intra_op_thread():
-                final = train(host, self._algorithm, session.rounds, recorder, start)
+                final = train(host, self._algorithm, rounds, recorder, start)
             self._write_model(host, final)
-            self._membership.finish()
+            self._members.finish()
             server.announce()
             self.log.event("finished", round=final.t, model=self.folder / MODEL_FILE)
             session.loop.wait(ending.stay(session, self._linger))
         except AskedToLeave as asked:
             final = asked.snapshot
             self._write_model(host, final)
-            self._membership.leave(final.t)
+            self._members.leave(final.t)
             server.announce()
             self.log.event("leaving", round=final.t, model=self.folder / MODEL_FILE)
             ending.leave(session, final.t, self._linger)
