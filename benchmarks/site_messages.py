@@ -24,12 +24,15 @@ from benchmarks.measure import Timed, alternating
 from benchmarks.processes import environment
 from netfleet.engines.host import Tag, all_finite
 from netfleet.errors import TransportError
-from netfleet.sites.network.loop_thread import Bridge
+from netfleet.sites.network.client import Client, Wanted
+from netfleet.sites.network.grpc_transport import GrpcTransport
+from netfleet.sites.network.identity import Identity, load_identity
+from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Message, Outbox
-from netfleet.sites.network.transport import Client, Contact, SiteServer, Wanted, serve
+from netfleet.sites.network.server import SiteServer
+from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wire import Expected, Frame, Kind
 from netfleet.sites.planning.folders import Site, load_site
-from netfleet.sites.planning.identity import Identity, load_identity
 
 CHUNK = 1 << 20
 METHOD = "/bare/Pull"
@@ -49,32 +52,31 @@ class BareService(grpc.GenericRpcHandler):  # type: ignore[misc]
             yield bytes(self.data[start : start + CHUNK])
 
 
-class OpenDesk:
-    """Knows the neighbours and keeps nobody waiting."""
+class OpenMembers:
+    """Knows the neighbours and lets nobody wait."""
 
     def __init__(self, site: Site) -> None:
         self._contacts = {each.name: Contact(each) for each in site.neighbours}
 
-    def meet(self, name: str) -> Contact | None:
+    def find_neighbour(self, name: str) -> Contact | None:
         return self._contacts.get(name)
 
-    def instead(self, j: int, request: Frame) -> Frame | None:
+    def answer_instead(self, j: int, request: Frame) -> Frame | None:
         return None
 
-    def first(self, j: int) -> int:
+    def first_round(self, j: int) -> int:
         return 0
 
-    def heard(self, j: int, t: int, rounds: Sequence[int]) -> None:
+    def note_rounds(self, j: int, t: int, rounds: Sequence[int]) -> None:
         """It is of no use here."""
 
-    def join(self, j: int) -> Frame:
+    def add_link(self, j: int) -> Frame:
         raise NotImplementedError
 
-    def model(self) -> Message:
-        raise NotImplementedError
 
-    def status(self, name: str) -> bytes:
-        return b"{}"
+def no_model() -> Message:
+    """Nobody asks for it here."""
+    raise NotImplementedError
 
 
 def send(folder: Path, d: int) -> None:
@@ -82,10 +84,13 @@ def send(folder: Path, d: int) -> None:
     site, _ = load_site(folder)
     identity = load_identity(folder, site.name)
     data = torch.randn(d).view(torch.uint8)
-    view, outbox, bridge = data.numpy().data.cast("B"), Outbox(), Bridge()
+    view, outbox, loop = data.numpy().data.cast("B"), Outbox(), LoopThread()
 
     async def start() -> tuple[Any, Any, int]:
-        ours = await serve(site, identity, SiteServer(site, outbox, OpenDesk(site), _complain))
+        members, status = OpenMembers(site), lambda name: b"{}"
+        server = SiteServer(site, outbox, members, _complain, no_model, status)
+        ours = GrpcTransport(identity, site.listen).serve(server)
+        await ours.__aenter__()  # until the process ends
         bare = grpc.aio.server()
         bare.add_generic_rpc_handlers((BareService(view),))
         pair = [(identity.key, identity.certificate)]
@@ -95,7 +100,7 @@ def send(folder: Path, d: int) -> None:
         await bare.start()
         return ours, bare, port
 
-    _, _, bare_port = servers = bridge.wait(start())
+    _, _, bare_port = servers = loop.__enter__().wait(start())
     listener = socket.create_server(("127.0.0.1", 0))
     threading.Thread(target=_send_plainly, args=(listener, _tls(folder, server=True), view), daemon=True).start()
     print(bare_port, listener.getsockname()[1], flush=True)
@@ -128,15 +133,16 @@ def exchanges(sender: Path, receiver: Path, d: int, repeats: int) -> list[list[f
     """Seconds of each way, taken in turn: ours, bare gRPC, TLS on a socket."""
     with _sending(sender, d) as (post, bare, plain):
         site, _ = load_site(receiver)
-        name, bridge = site.neighbours[0].name, Bridge()
+        name = site.neighbours[0].name
         into = torch.ones(4 * d, dtype=torch.uint8)  # its pages are there
         identity = load_identity(receiver, site.name)
         with (
+            LoopThread() as loop,
             socket.create_connection(("127.0.0.1", plain)) as opened,
             _tls(receiver, server=False).wrap_socket(opened, server_hostname=name) as line,
         ):
-            ours = _ours(bridge, site, identity, post, into, d)
-            runs = [ours, _bare(bridge, bare, identity, name, into), lambda: _receive_plainly(line, into)]
+            ours = _ours(loop, site, identity, post, into, d)
+            runs = [ours, _bare(loop, bare, identity, name, into), lambda: _receive_plainly(line, into)]
             return alternating(runs, repeats)
 
 
@@ -158,29 +164,26 @@ def _sending(folder: Path, d: int) -> Iterator[tuple[Callable[[int], None], int,
             process.kill()
 
 
-def _ours(bridge: Bridge, site: Site, identity: Identity, post: Callable[[int], None], into: Tensor, d: int) -> Timed:
+def _ours(loop: LoopThread, site: Site, identity: Identity, post: Callable[[int], None], into: Tensor, d: int) -> Timed:
     """As a site does it: the other posts, this one pulls and checks."""
     view, contact, t = into.numpy().data.cast("B"), Contact(site.neighbours[0]), -1
 
-    async def connect() -> Client:
-        return Client(site, identity, _complain)
-
-    client = bridge.wait(connect())
+    client = Client(site, GrpcTransport(identity), _complain)
 
     def go() -> None:
         nonlocal t
         t += 1
         post(t)
-        expected = Expected(bytes.fromhex(site.run), contact.about.number, t, 0, f"float32[{d}]", len(view))
+        expected = Expected(bytes.fromhex(site.run), contact.neighbour.number, t, 0, f"float32[{d}]", len(view))
         wanted = Wanted(expected, view, lambda: all_finite(into.view(torch.float32)))
-        answer = bridge.wait(client.pull(contact, wanted))
+        answer = loop.wait(client.pull(contact, wanted))
         if answer.kind != Kind.CHUNK:
             raise TransportError(f"no message, but {answer}")
 
     return go
 
 
-def _bare(bridge: Bridge, port: int, identity: Identity, name: str, into: Tensor) -> Timed:
+def _bare(loop: LoopThread, port: int, identity: Identity, name: str, into: Tensor) -> Timed:
     view = into.numpy().data.cast("B")
 
     async def connect() -> Any:
@@ -188,7 +191,7 @@ def _bare(bridge: Bridge, port: int, identity: Identity, name: str, into: Tensor
         options = [("grpc.ssl_target_name_override", name)]
         return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options)
 
-    channel = bridge.wait(connect())
+    channel = loop.wait(connect())
 
     async def pull() -> None:
         have = 0
@@ -196,7 +199,7 @@ def _bare(bridge: Bridge, port: int, identity: Identity, name: str, into: Tensor
             view[have : have + len(data)] = data
             have += len(data)
 
-    return lambda: bridge.wait(pull())
+    return lambda: loop.wait(pull())
 
 
 def _receive_plainly(line: ssl.SSLSocket, into: Tensor) -> None:

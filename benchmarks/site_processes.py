@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.processes import Unavailable, environment, output
 from netfleet.data import SOURCES
 from netfleet.runs.config import experiment
-from netfleet.sites.planning.nodes_file import Node, Nodes
+from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
 from netfleet.sites.planning.plan import make_plan, write_plan
 
 ADAPTERS = Path(__file__).with_name("adapters") / "sites"
@@ -91,7 +91,7 @@ def write_work(folder: Path, patience: float = 0.0) -> None:
 def write_sites(out: Path, table: dict[str, Any], ports: Sequence[int], patience: float = 0.0) -> None:
     """Sites s0, s1, … of an experiment on this machine."""
     addresses = [f"127.0.0.1:{port}" for port in ports]
-    nodes = Nodes(tuple(Node(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience)
+    nodes = NodesFile(tuple(NodeEntry(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience)
     made = experiment(table)
     write_plan(make_plan(made, nodes), out, made, nodes)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -23,41 +23,36 @@ from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.config import read_toml
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.prometheus import Collector
+from netfleet.sites.operations.status import SiteStatus
 from netfleet.sites.planning.folders import load_plan
-from netfleet.sites.planning.nodes_file import Nodes, load_nodes
+from netfleet.sites.planning.nodes_file import load_nodes
 from support.site_settings import simulated
 from support.site_trial import free_ports
 
 ROOT = Path(__file__).parents[2]
-PEERS = ROOT / "examples" / "peers"
-GUIDE = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+SITES = ROOT / "examples" / "sites"
+GUIDE = (ROOT / "docs" / "sites.md").read_text(encoding="utf-8")
 ROUNDS = 10
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The examples, with ports that are free."""
-    shutil.copytree(PEERS, tmp_path / "peers")
-    nodes = tmp_path / "peers" / "nodes.toml"
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The examples, with ports that are free, as the current folder."""
+    shutil.copytree(SITES, tmp_path / "sites")
+    nodes = tmp_path / "sites" / "nodes.toml"
     text = nodes.read_text()
     used = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", text)))
     for old, new in zip(used, free_ports(len(used)), strict=True):
         text = text.replace(f"127.0.0.1:{old}", f"127.0.0.1:{new}")
     nodes.write_text(text)
-    return tmp_path / "peers"
+    monkeypatch.chdir(tmp_path / "sites")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path / "sites"
 
 
-def netfleet(folder: Path, *words: str, **environment: str) -> str:
-    """A command as one types it in the folder of the examples."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    command = [sys.executable, "-m", "netfleet", *words]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-def plan(folder: Path, file: str) -> None:
-    netfleet(folder, "plan", file, "--nodes", "nodes.toml", "--out", "plan", "--set", f"rounds={ROUNDS}")
+def plan(file: str) -> None:
+    assert main(["plan", file, "--nodes", "nodes.toml", "--out", "plan", "--set", f"rounds={ROUNDS}"]) == 0
 
 
 def models(folder: Path) -> list[torch.Tensor]:
@@ -73,9 +68,11 @@ def spread(rows: list[torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_the_hospitals_train_as_the_simulator_does(folder: Path) -> None:
-    plan(folder, "hospitals.toml")
-    said = netfleet(folder, "up", "plan", "--linger", "60")
+def test_the_hospitals_train_as_the_simulator_does(folder: Path, capsys: Any) -> None:
+    plan("hospitals.toml")
+    capsys.readouterr()
+    assert main(["up", "plan", "--linger", "60"]) == 0
+    said = capsys.readouterr().out
     found = models(folder)
     assert len(found) >= 3
     table = read_toml(folder / "plan" / "operator" / "experiment.toml")
@@ -86,11 +83,18 @@ def test_the_hospitals_train_as_the_simulator_does(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sites_with_data_of_their_own(folder: Path) -> None:
+def test_sites_with_their_own_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [node.name for node in load_nodes(folder / "nodes.toml").nodes]
-    subprocess.run([sys.executable, "own_data.py", "toy", *names], cwd=folder, check=True)
-    plan(folder, "own_data.toml")
-    netfleet(folder, "up", "plan", "--linger", "60", OWN_DATA="toy/{site}.csv")
+    monkeypatch.setattr(sys, "argv", ["own_data.py", "toy", *names])
+    runpy.run_path("own_data.py", run_name="__main__")
+    plan("own_data.toml")
+    process = subprocess.run(
+        [sys.executable, "-m", "netfleet", "node", "plan/hospital-a"], capture_output=True, text=True
+    )
+    assert process.returncode == 2
+    assert "hospital-a.csv cannot be read" in process.stderr
+    monkeypatch.setenv("OWN_DATA", "toy/{site}.csv")
+    assert main(["up", "plan", "--linger", "60"]) == 0
     found = models(folder)
     assert 0 < spread(found) < 0.5
     losses = {line for name in names for line in _last_lines(folder / "plan" / name / "run" / "history.jsonl")}
@@ -101,23 +105,14 @@ def _last_lines(path: Path) -> Iterator[str]:
     yield re.sub(r'"seconds": .*', "", path.read_text().splitlines()[-1])
 
 
-@pytest.mark.slow
-def test_a_site_without_its_data_says_so(folder: Path) -> None:
-    plan(folder, "own_data.toml")
-    command = [sys.executable, "-m", "netfleet", "node", "plan/hospital-a"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "hospital-a.csv cannot be read" in done.stderr
-
-
 def command_of_unit() -> list[str]:
-    (line,) = re.findall(r"^ExecStart=(.*)$", (PEERS / "netfleet-node@.service").read_text(), flags=re.MULTILINE)
+    (line,) = re.findall(r"^ExecStart=(.*)$", (SITES / "netfleet-node@.service").read_text(), flags=re.MULTILINE)
     return shlex.split(line.replace("%S", "/var/lib").replace("%i", "hospital-a"))
 
 
 def commands_of_containers() -> list[list[str]]:
-    entry, default = re.findall(r"^(?:ENTRYPOINT|CMD) (\[.*\])$", (PEERS / "Dockerfile").read_text(), re.MULTILINE)
-    (words,) = re.findall(r"^  command: \[(.*)\]$", (PEERS / "compose.yaml").read_text(), flags=re.MULTILINE)
+    entry, default = re.findall(r"^(?:ENTRYPOINT|CMD) (\[.*\])$", (SITES / "Dockerfile").read_text(), re.MULTILINE)
+    (words,) = re.findall(r"^  command: \[(.*)\]$", (SITES / "compose.yaml").read_text(), flags=re.MULTILINE)
     given = [word.strip(' "') for word in words.split(",")]
     return [[*ast.literal_eval(entry), *ast.literal_eval(default)], [*ast.literal_eval(entry), *given]]
 
@@ -133,7 +128,7 @@ def test_services_ask_for_a_command_that_there_is(command: list[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
 def test_the_unit_is_one(tmp_path: Path) -> None:
-    text = (PEERS / "netfleet-node@.service").read_text()
+    text = (SITES / "netfleet-node@.service").read_text()
     unit = tmp_path / "netfleet-node@hospital-a.service"
     unit.write_text(text.replace(command_of_unit()[0], sys.executable))  # it must be there
     done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
@@ -141,15 +136,15 @@ def test_the_unit_is_one(tmp_path: Path) -> None:
 
 
 def test_the_containers_are_those_of_their_plan(tmp_path: Path, capsys: Any) -> None:
-    text = (PEERS / "compose.yaml").read_text()
-    nodes: Nodes = load_nodes(PEERS / "compose-nodes.toml")
+    text = (SITES / "compose.yaml").read_text()
+    nodes = load_nodes(SITES / "compose-nodes.toml")
     services = re.findall(r'^  (\S+):\n    <<: \*site\n    volumes: \["\./plan/(\S+):/site"\]$', text, re.MULTILINE)
     assert services == [(node.name, node.dialled.host) for node in nodes.nodes]
-    words = [str(PEERS / "hospitals.toml"), "--nodes", str(PEERS / "compose-nodes.toml"), "--out", str(tmp_path / "p")]
+    words = [str(SITES / "hospitals.toml"), "--nodes", str(SITES / "compose-nodes.toml"), "--out", str(tmp_path / "p")]
     assert main(["plan", *words]) == 0
 
 
-@pytest.mark.parametrize("path", sorted(PEERS.iterdir()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(SITES.iterdir()), ids=lambda path: path.name)
 def test_no_host_of_a_registry_is_written_down(path: Path) -> None:
     assert not re.search(r"https?://|\.(io|com|org)/", path.read_text())
 
@@ -193,29 +188,22 @@ def events() -> dict[str, set[str]]:
 def test_the_guide_has_every_event_and_its_fields() -> None:
     rows = dict(re.findall(r"^\| `([a-z]+)` \| (.*?) \|", GUIDE, flags=re.MULTILINE))
     for name, fields in events().items():
-        assert name in rows, f"docs/peers.md does not have the event {name}"
-        assert fields <= set(re.findall(r"`(\w+)`", rows[name])), f"docs/peers.md: fields of {name}"
+        assert name in rows, f"docs/sites.md does not have the event {name}"
+        assert fields <= set(re.findall(r"`(\w+)`", rows[name])), f"docs/sites.md: fields of {name}"
     assert len(events()) > 15
 
 
-class Silent:
-    """A report of nothing."""
-
-    def table(self) -> dict[str, Any]:
-        names = ("round", "rounds", "certificate_days")
-        return {"state": "training", "record": {}, "neighbours": [], **dict.fromkeys(names, 0.0)}
-
-
 def test_the_guide_has_every_metric() -> None:
-    metrics = list(Collector(Silent(), Log("site")).collect())  # type: ignore[arg-type]
+    status = SiteStatus("s0", 0, "", "", "training", 0, 0, 0.0, 0, {}, (), {}, (), 0, 0, ())
+    metrics = list(Collector(lambda: status, Log("site")).collect())
     assert len(metrics) > 10
     for metric in metrics:
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
-        assert f"`{name}" in GUIDE, f"docs/peers.md does not have the metric {name}"
+        assert f"`{name}" in GUIDE, f"docs/sites.md does not have the metric {name}"
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/peers.md", "docs/threat-model.md", "examples/peers/README.md"], ids=lambda page: Path(page).stem
+    "page", ["docs/sites.md", "docs/threat-model.md", "examples/sites/README.md"], ids=lambda page: Path(page).stem
 )
 def test_commands_in_the_guide_are_those_of_the_program(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import json
 import multiprocessing
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,14 +19,19 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks.site_processes import free_ports, write_sites
 from netfleet.cli import main
 from netfleet.runs import checkpoint
+from netfleet.runs.config import experiment
 from netfleet.runs.history import History
-from netfleet.sites.operations.status_client import Said, ask_all, whom
-from netfleet.sites.planning.folders import Plan, load_plan
-from netfleet.sites.planning.identity import OPERATOR, load_identity
-from netfleet.sites.runtime.membership import FrontDesk
+from netfleet.sites.network import client, grpc_transport
+from netfleet.sites.network.identity import load_identity
+from netfleet.sites.operations.status import SiteStatus
+from netfleet.sites.operations.status_client import ask_all
+from netfleet.sites.planning.folders import Plan
+from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
+from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.runtime import joining
+from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -37,9 +44,26 @@ PATIENCE = 240.0
 
 def plan_sites(folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0) -> Plan:
     """Make the folders of sites s0, s1, … on this machine."""
-    whole = {**table, "topology": {"workers": count, **table["topology"]}}
-    write_sites(folder / "plan", whole, free_ports(count), patience)
-    return load_plan(folder / "plan" / OPERATOR)
+    whole = experiment({**table, "topology": {"workers": count, **table["topology"]}})
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
+    nodes = NodesFile(tuple(NodeEntry(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience)
+    plan = make_plan(whole, nodes)
+    write_plan(plan, folder / "plan", whole, nodes)
+    return plan
+
+
+_NUMBERS = itertools.count(os.getpid())
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on which nobody listens, below those that the system gives to clients; each test process has its own."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    found: list[int] = []
+    while len(found) < count:
+        port = 10_000 + 2_500 * worker + next(_NUMBERS) % 2_500
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+    return found
 
 
 def be_site(folder: str, options: list[str], before: Callable[[], None] | None) -> None:
@@ -48,6 +72,7 @@ def be_site(folder: str, options: list[str], before: Callable[[], None] | None) 
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ["OMP_NUM_THREADS"] = "1"
+    client.PAUSES, grpc_transport.RECONNECT = (0.02, 0.1), (0.1, 0.1)  # gRPC takes no less
     if before is not None:
         before()
     raise SystemExit(main(["node", folder, "--log", "json", "--linger", "10", *options]))
@@ -98,9 +123,20 @@ class Trial:
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [each for each in found if what in (None, each["event"])]
 
-    def ask(self) -> list[Said]:
-        """What `netfleet status` is told."""
-        return ask_all(whom(self.plan.sites), load_identity(self.folder / "operator", "operator"), 5.0)
+    def pause(self, *names: str) -> None:
+        """Let some sites do nothing; their neighbours wait for them, because the connections stay."""
+        for name in names:
+            os.kill(self.running[name].pid, signal.SIGSTOP)
+
+    def resume(self, *names: str) -> None:
+        """Let paused sites work again."""
+        for name in names:
+            os.kill(self.running[name].pid, signal.SIGCONT)
+
+    def ask(self) -> list[SiteStatus]:
+        """The answers that `netfleet status` gets."""
+        answers = ask_all(self.plan.sites, load_identity(self.folder / "operator", "operator"), 5.0)
+        return [answer.status for answer in answers if answer.status is not None]
 
     def round(self, name: str) -> int:
         """The round that a site has on disk."""
@@ -220,9 +256,14 @@ _ARMED = {
 }
 
 
+def ask_shortly() -> None:
+    """Let this process wait less for a neighbour that does not answer when it joins."""
+    joining.GRACE = 0.3
+
+
 def die_before_the_links() -> None:
     """Let this process die when its neighbours have agreed on links, before it has written them down."""
-    FrontDesk.write_links = lambda self: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    Membership.write_links = lambda self: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
 
 
 def die_before_the_checkpoint() -> None:
@@ -235,7 +276,7 @@ def die_when_someone_has_left() -> None:
     settle = SiteHost.settle
 
     def die(self: SiteHost, state: Any) -> Any:
-        if self.hood.lost:
+        if self.neighbourhood.lost:
             os.kill(os.getpid(), signal.SIGKILL)
         return settle(self, state)
 

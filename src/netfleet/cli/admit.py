@@ -21,14 +21,14 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from netfleet.sites.planning.admit import admit
-    from netfleet.sites.planning.nodes_file import Node
+    from netfleet.sites.planning.nodes_file import NodeEntry
     from netfleet.sites.planning.overview import print_admission
 
     folder, own = options.folder, options.folder / "ca"
     given = load_authority(options.ca_cert, options.ca_key)
     authority = given if given is not None else load_authority(own / "ca.pem", own / "ca.key")
     assert authority is not None
-    node = Node(options.name, options.address, options.listen, options.request)
+    node = NodeEntry(options.name, options.address, options.listen, options.request)
     names = [name.strip() for name in options.neighbours.split(",") if name.strip()]
     site, weight = admit(folder, node, names, authority, options.days)
     print_admission(site, weight, folder, Console())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from netfleet.runs.config import Experiment
-    from netfleet.sites.planning.identity import Authority
+    from netfleet.sites.planning.certificates import Authority
 
 
 def add_experiment(parser: argparse.ArgumentParser) -> None:
@@ -121,10 +121,10 @@ def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
 
 def load_authority(certificate: Path | None, key: Path | None) -> Authority | None:
     """The authority of --ca-cert and --ca-key, if given."""
-    from netfleet.sites.planning import identity
+    from netfleet.sites.planning import certificates
 
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise ConfigError("an authority of your own is a certificate and its key; give both --ca-cert and --ca-key")
-    return identity.load_authority(certificate, key)
+    return certificates.load_authority(certificate, key)

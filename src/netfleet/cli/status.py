@@ -21,17 +21,18 @@ def run(options: argparse.Namespace) -> int:
     silence_grpc()
     from rich.console import Console
 
-    from netfleet.sites.operations.status import look, print_json, print_status
+    from netfleet.sites.operations.status_client import ask_folder
+    from netfleet.sites.operations.status_table import print_json, print_status
 
     console = Console()
     while True:
-        said = look(options.folder)
+        answers = ask_folder(options.folder)
         if options.watch is not None and console.is_terminal:
             console.clear()
         if options.json:
-            print_json(said)
+            print_json(answers)
         else:
-            print_status(said, console)
+            print_status(answers, console)
         if options.watch is None:
-            return int(any(each.table is None for each in said))
+            return int(any(answer.status is None for answer in answers))
         time.sleep(options.watch)

@@ -20,16 +20,17 @@ def run(options: argparse.Namespace) -> int:
     silence_grpc()
     from rich.console import Console
 
+    from netfleet.sites.network.identity import load_identity
     from netfleet.sites.operations.local_trial import up
-    from netfleet.sites.operations.status import print_results
-    from netfleet.sites.operations.status_client import ask_all, whom
-    from netfleet.sites.planning.folders import admitted, load_plan
-    from netfleet.sites.planning.identity import OPERATOR, load_identity
+    from netfleet.sites.operations.status_client import ask_all
+    from netfleet.sites.operations.status_table import print_results
+    from netfleet.sites.planning.certificates import OPERATOR
+    from netfleet.sites.planning.folders import all_sites
 
     folder = options.folder
     operator = load_identity(folder / OPERATOR, OPERATOR)
-    sites = [*load_plan(folder / OPERATOR).sites, *admitted(folder / OPERATOR)]
-    running = [said.whom.name for said in ask_all(whom(sites), operator, 1.0) if said.table is not None]
+    sites = all_sites(folder / OPERATOR)
+    running = [answer.name for answer in ask_all(sites, operator, 1.0) if answer.status is not None]
     if running:
         raise ConfigError(f"{', '.join(running)}: already running; stop them first, or see netfleet status {folder}")
     failed = up(folder, sites, operator, ["--linger", f"{options.linger:g}"], Console(stderr=True))

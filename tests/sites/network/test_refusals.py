@@ -24,15 +24,20 @@ from netfleet.algorithms.compression import pack
 from netfleet.algorithms.compression.codecs import TopK
 from netfleet.engines.host import Tag, _content
 from netfleet.errors import FrameError
-from netfleet.sites.network import transport, wire
+from netfleet.sites.network import client as site_client
+from netfleet.sites.network import wire
+from netfleet.sites.network.client import Client, Wanted
+from netfleet.sites.network.grpc_transport import LARGEST, PULL, STATUS, GrpcTransport
+from netfleet.sites.network.identity import Identity, load_identity
 from netfleet.sites.network.outbox import Outbox
-from netfleet.sites.network.rate_limit import BURST, MOST, Turns
-from netfleet.sites.network.transport import LARGEST, PULL, STATUS, Client, Contact, SiteServer, Wanted
+from netfleet.sites.network.rate_limit import BURST, MOST, RateLimit
+from netfleet.sites.network.server import SiteServer
+from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wire import CHUNK, Expected, Frame, Kind
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.folders import Plan, load_site
-from netfleet.sites.planning.identity import Identity, load_identity
-from netfleet.sites.runtime.membership import FrontDesk
+from netfleet.sites.runtime.membership import Membership
+from netfleet.sites.runtime.model import model_message
 from support.site_trial import plan_sites
 
 ROUNDS, T = 10, 3  # of the training, and where the sites are
@@ -105,36 +110,35 @@ class House(NamedTuple):
     """s0, as its server has it."""
 
     world: World
-    desk: FrontDesk
+    members: Membership
     server: SiteServer
     heard: Heard
 
     def state(self) -> Any:
         """All that a request could change."""
-        desk, hood = self.desk, self.desk.hood
-        outbox = {tag: (found.words, bytes(found.data)) for tag, found in desk.outbox._messages.items()}
-        contacts = {j: (c.t, c.heard, c.waiting, c.sent, c.received) for j, c in desk.contacts.items()}
-        links = dict(hood.weights), dict(hood.lost), dict(hood.since)
-        heard = dict(desk.known), set(desk.done), set(desk.told), desk.left, desk.finished
-        files = sorted(path.name for path in desk.folder.iterdir())
-        return outbox, desk.outbox.t, contacts, links, heard, files
+        members, neighbourhood = self.members, self.members.neighbourhood
+        outbox = {tag: (found.words, bytes(found.data)) for tag, found in members.outbox._messages.items()}
+        contacts = {j: (c.t, c.last_heard, c.waiting, c.sent, c.received) for j, c in members.contacts.items()}
+        links = dict(neighbourhood.weights), dict(neighbourhood.lost), dict(neighbourhood.since)
+        known = dict(members.known), set(members.done), set(members.informed), members.left, members.finished
+        files = sorted(path.name for path in members.folder.iterdir())
+        return outbox, members.outbox.t, contacts, links, known, files
 
 
 @asynccontextmanager
-async def at_home(world: World) -> AsyncIterator[House]:
+async def at_home(world: World, limit: RateLimit | None = None) -> AsyncIterator[House]:
     """The real server of s0 with messages of rounds 2 and 3."""
     site, _ = load_site(world.folder / "s0")
     heard, outbox = hear("s0"), Outbox()
-    desk = FrontDesk(world.folder / "s0", site, ROUNDS, outbox, heard.log.refused)
+    members = Membership(world.folder / "s0", site, ROUNDS, outbox, heard.log.refused)
     for t in (T - 1, T):
         outbox.post(Tag(t, 0), WORDS, MESSAGE + t)
-    desk.start(T)
-    handler = SiteServer(site, outbox, desk, heard.log.refused)
-    server = await transport.serve(site, world.identity("s0"), handler)
-    try:
-        yield House(world, desk, handler, heard)
-    finally:
-        await server.stop(grace=0)
+    members.start(T)
+    server = SiteServer(
+        site, outbox, members, heard.log.refused, lambda: model_message(None), lambda name: b"{}", limit
+    )
+    async with GrpcTransport(world.identity("s0"), site.listen).serve(server):
+        yield House(world, members, server, heard)
 
 
 @asynccontextmanager
@@ -160,13 +164,14 @@ async def good_neighbour(world: World) -> None:
     """s1 gets its message."""
     site, _ = load_site(world.folder / "s1")
     heard, into = hear("s1"), bytearray(28)
-    client = Client(site, world.identity("s1"), heard.log.refused)
+    transport = GrpcTransport(world.identity("s1"))
+    client = Client(site, transport, heard.log.refused)
     contact = Contact(next(each for each in site.neighbours if each.name == "s0"))
     wanted = Wanted(Expected(world.run, 0, T, 0, WORDS, 28), memoryview(into))
     assert (await client.pull(contact, wanted, [T, T, T])).kind == Kind.CHUNK
     assert bytes(into) == bytes(MESSAGE + T)
     assert heard.refusals() == []
-    await client.close()
+    await transport.close()
 
 
 def asked(**changes: Any) -> Callable[[World], bytes]:
@@ -259,8 +264,8 @@ def test_a_flood_one_after_the_other(world: World, name: str, method: str) -> No
     """The same again and again, until the budget is used up; nobody else pays for it."""
 
     async def scenario() -> None:
-        async with at_home(world) as house, line(world, name) as channel:
-            house.server.turns = Turns(clock=lambda: 0.0)
+        now = [0.0]
+        async with at_home(world, RateLimit(clock=lambda: now[0])) as house, line(world, name) as channel:
             codes = []
             for _ in range(int(BURST) + 2 * TRIES):
                 call = channel.unary_stream(method)(asked()(world))
@@ -275,8 +280,7 @@ def test_a_flood_one_after_the_other(world: World, name: str, method: str) -> No
             ((who, why),) = floods
             assert who == f"{name} (127.0.0.1)"
             assert "more than 50 requests or repeated MiB per second" in why
-            if name == "s1":
-                house.server.turns = Turns()
+            now[0] = 10.0 if name == "s1" else 0.0
             await good_neighbour(world)
 
     run(scenario())
@@ -285,16 +289,16 @@ def test_a_flood_one_after_the_other(world: World, name: str, method: str) -> No
 def test_a_flood_at_once_and_held_lines_that_are_let_go(world: World) -> None:
     async def scenario() -> None:
         async with at_home(world) as house:
-            turns = house.server.turns
+            limit = house.server.limit
             async with line(world, "s1") as channel:
                 ahead = asked(t=T + 1)(world)
                 held = [channel.unary_stream(PULL)(ahead) for _ in range(MOST)]
                 readers = [asyncio.ensure_future(anext(aiter(call))) for call in held]
-                await until(lambda: turns.under_way("s1") == MOST)
+                await until(lambda: limit.under_way("s1") == MOST)
                 for _ in range(TRIES):
                     assert await refusal(channel, asked()(world)) == TOO_MUCH
                 assert house.heard.refusals() == [("s1 (127.0.0.1)", "a flood: more than 4 requests at a time")]
-            await until(lambda: turns.under_way("s1") == 0)  # it hung up
+            await until(lambda: limit.under_way("s1") == 0)  # it hung up
             await asyncio.gather(*readers, return_exceptions=True)
             await good_neighbour(world)
 
@@ -307,7 +311,7 @@ def test_strangers_cost_no_memory(world: World) -> None:
             for name in ("s2", "operator", "s1", "s2"):
                 async with line(world, name) as channel:
                     await refusal(channel, b"")
-            assert set(house.server.turns._accounts) == {"", "operator", "s1"}
+            assert set(house.server.limit._accounts) == {"", "operator", "s1"}
 
     run(scenario())
 
@@ -437,11 +441,12 @@ async def asking(
     keys = [(identity.key, identity.certificate)]
     server.add_secure_port(world.plan.sites[1].address, grpc.ssl_server_credentials(keys, identity.ca, True))
     await server.start()
-    client = Client(replace(site, patience=patience), world.identity("s0"), heard.log.refused)
+    transport = GrpcTransport(world.identity("s0"))
+    client = Client(replace(site, patience=patience), transport, heard.log.refused)
     try:
         yield rogue, client, Contact(site.neighbours[0]), heard
     finally:
-        await client.close()
+        await transport.close()
         await server.stop(grace=0)
 
 
@@ -484,7 +489,7 @@ def test_who_has_nothing_but_bad_answers_is_as_good_as_silent(world: World, case
     async def scenario() -> None:
         async with asking(world, lambda number: bad, patience=0.3) as (_, client, contact, heard):
             assert (await client.pull(contact, want(world, torch.zeros(7)))).kind == Kind.WAIT
-            assert (contact.t, contact.heard) == (-1, None)
+            assert (contact.t, contact.last_heard) == (-1, None)
             assert len(heard.refusals()) == 1
 
     run(scenario())
@@ -537,4 +542,4 @@ def test_what_a_codec_cannot_read_is_refused() -> None:
     expected = Expected(b"", 0, 0, 0, "", 8)
     wanted = Wanted(expected, finite=lambda: bool(decode(message, 10, torch.float32).isfinite().all()))
     with pytest.raises(FrameError, match="cannot be decoded"):
-        transport._is_finite(wanted)
+        site_client._is_finite(wanted)

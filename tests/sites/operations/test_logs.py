@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netfleet.sites.operations import logs
-from netfleet.sites.operations.logs import Log, reason, sender
+from netfleet.sites.operations.logs import Log, kind_of_reason, sender
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -122,11 +122,11 @@ def test_senders_have_no_port(who: str, name: str) -> None:
     ],
 )
 def test_reasons_of_one_kind(first: str, second: str) -> None:
-    assert reason(first) == reason(second)
+    assert kind_of_reason(first) == kind_of_reason(second)
 
 
 def test_reasons_of_two_kinds() -> None:
-    assert reason("a frame of 3 bytes is truncated") != reason("a frame of 3 bytes is oversized")
+    assert kind_of_reason("a frame of 3 bytes is truncated") != kind_of_reason("a frame of 3 bytes is oversized")
 
 
 def test_a_closed_stream_ends_nothing() -> None:

@@ -4,57 +4,69 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict, fields, replace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from netfleet.sites.operations.report import SUMS
-from netfleet.sites.operations.status import components, print_json, print_status
-from netfleet.sites.operations.status_client import Said, Whom, cleaned, is_report
+from netfleet.errors import TransportError
+from netfleet.sites.operations.status import SUMS, LinkStatus, SiteStatus, Sketch, parse_status
+from netfleet.sites.operations.status_client import StatusAnswer
+from netfleet.sites.operations.status_table import components, print_json, print_status
 
 #: Of five sites on a path.
 NAMES = ("north", "east", "south", "west", "hospital-of-a-longer-name")
 
 
-def answer(number: int, lost: tuple[int, ...] = (), apart: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
-    """What a site says of itself, as in its report."""
-    links = [
-        {
-            "name": NAMES[j],
-            "number": j,
-            "round": 8,
-            "lag": 0,
-            "heard": 0.1,
-            "waiting": "",
-            "lost": 5 if j in lost else None,
-            "there": j not in lost,
-            "sent": 123_400_000,
-            "received": 123_400_000,
-        }
+def sketch(t: int, first: float) -> Sketch:
+    return Sketch(t, (first, *[0.0] * (SUMS - 1)))
+
+
+def answer(number: int, lost: tuple[int, ...] = (), **changes: Any) -> SiteStatus:
+    """The status of a site."""
+    links = tuple(
+        LinkStatus(
+            name=NAMES[j],
+            number=j,
+            round=8,
+            lag=0,
+            heard=0.1,
+            waiting="",
+            lost=5 if j in lost else None,
+            there=j not in lost,
+            sent=123_400_000,
+            received=123_400_000,
+        )
         for j in (number - 1, number + 1)
         if 0 <= j < len(NAMES)
-    ]
-    return {
-        "site": NAMES[number],
-        "algorithm": "NET-FLEET",
-        "state": "training",
-        "round": 1234,
-        "rounds": 9999,
-        "record": {"accuracy": 0.98765, "consensus_error": None},
-        "neighbours": links,
-        "apart": list(apart),
-        "refused": 1000,
-        "certificate_days": 3650,
-        "sketches": [[8, [float(number - 2), *[0.0] * (SUMS - 1)]]],
-    } | changes
+    )
+    status = SiteStatus(
+        site=NAMES[number],
+        number=number,
+        run="ab" * 32,
+        algorithm="NET-FLEET",
+        state="training",
+        round=1234,
+        rounds=9999,
+        seconds=12.5,
+        bytes=100,
+        record={"accuracy": 0.98765, "consensus_error": None},
+        neighbours=links,
+        known={str(i): 8 for i in range(len(NAMES))},
+        apart=(),
+        refused=1000,
+        certificate_days=3650,
+        sketches=(sketch(8, float(number - 2)),),
+    )
+    return replace(status, **changes)
 
 
-def said(answers: dict[int, dict[str, Any]]) -> list[Said]:
-    why = "cannot be reached (x)"
-    return [Said(Whom(name, f"{name}:1"), answers.get(i), why) for i, name in enumerate(NAMES)]
+def said(answers: dict[int, SiteStatus]) -> list[StatusAnswer]:
+    return [StatusAnswer(name, answers.get(i), "cannot be reached (x)") for i, name in enumerate(NAMES)]
 
 
-def printed(answers: dict[int, dict[str, Any]], width: int = 80) -> list[str]:
+def printed(answers: dict[int, SiteStatus], width: int = 80) -> list[str]:
     console = Console(file=io.StringIO(), width=width)
     print_status(said(answers), console)
     return console.file.getvalue().splitlines()  # type: ignore[attr-defined, no-any-return]
@@ -86,10 +98,10 @@ def test_the_sum_over_some_is_not_shown(capsys: Any) -> None:
 def test_two_groups_have_a_sum_each() -> None:
     """After the third of five on a path is lost."""
     lost = {
-        0: answer(0, apart=("site 2", "site 3", "site 4"), sketches=[(8, [1.0])]),
-        1: answer(1, lost=(2,), apart=("south", "site 3", "site 4"), sketches=[(8, [-1.0])]),
-        3: answer(3, lost=(2,), apart=("site 0", "site 1", "south"), sketches=[(9, [2.0])]),
-        4: answer(4, apart=("site 0", "site 1", "site 2"), sketches=[(9, [2.0])]),
+        0: answer(0, apart=("site 2", "site 3", "site 4"), sketches=(sketch(8, 1.0),)),
+        1: answer(1, lost=(2,), apart=("south", "site 3", "site 4"), sketches=(sketch(8, -1.0),)),
+        3: answer(3, lost=(2,), apart=("site 0", "site 1", "south"), sketches=(sketch(9, 2.0),)),
+        4: answer(4, apart=("site 0", "site 1", "site 2"), sketches=(sketch(9, 2.0),)),
     }
     lines = printed(lost)
     assert "east: without south since round 5" in lines
@@ -105,39 +117,64 @@ def test_sites_that_do_not_answer_are_not_a_gap() -> None:
     assert components(some) == [sorted(NAMES)]
 
 
-def test_whom_a_site_waits_for() -> None:
-    waits = answer(0)
-    waits["neighbours"][0] |= {"waiting": "is in round 3", "heard": None}
+def test_for_which_neighbour_a_site_waits() -> None:
+    first = answer(0)
+    waits = replace(first, neighbours=(replace(first.neighbours[0], waiting="is in round 3", heard=None),))
     lines = printed({i: waits if i == 0 else answer(i) for i in range(5)})
     assert "north: waits for east, which is in round 3; never heard of" in lines
 
 
+def rejected(data: object) -> bool:
+    try:
+        parse_status(json.dumps(data).encode(), "east")
+    except TransportError as error:
+        assert "not this site's status" in str(error)  # noqa: PT017
+        return True
+    return False
+
+
+def test_a_status_survives_its_journey() -> None:
+    status = answer(1, apart=("site 7",))
+    assert parse_status(status.to_json().encode(), "east") == status
+    extended = {**asdict(status), "more": 1}
+    assert parse_status(json.dumps(extended).encode(), "east") == status  # of a later version
+
+
 def test_answers_are_checked() -> None:
-    good = answer(1)
-    assert is_report(good)
-    assert not any(map(is_report, (None, [], "east", {})))
-    for key in set(good):
-        assert not is_report({k: v for k, v in good.items() if k != key}), key
-        assert not is_report({**good, key: [["x"]]}), key
-    for key in set(good["neighbours"][0]) - {"lag"}:
-        links = [{**good["neighbours"][0], key: []}]
-        assert not is_report({**good, "neighbours": links}), key
-    assert not is_report({**good, "sketches": [[8, [1.0]]]})
-    assert not is_report({**good, "record": {"accuracy": "1"}})
+    good = asdict(answer(1))
+    assert not rejected(good)
+    assert all(map(rejected, (None, [], "east", {}, {**good, "site": "west"})))
+    for field in fields(SiteStatus):
+        assert rejected({k: v for k, v in good.items() if k != field.name}), field
+        assert rejected({**good, field.name: [["x"]]}), field
+    for field in fields(LinkStatus):
+        assert rejected({**good, "neighbours": [{**good["neighbours"][0], field.name: []}]}), field
+    assert rejected({**good, "sketches": [[8, [1.0]]]})
+    assert rejected({**good, "record": {"accuracy": "1"}})
+    assert rejected({**good, "known": {"1": "1"}})
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"{", b"[" * 100_000])
+def test_what_is_not_json_is_not_a_status(data: bytes) -> None:
+    with pytest.raises(TransportError, match="not JSON"):
+        parse_status(data, "east")
 
 
 def test_texts_of_answers_cannot_steer_a_terminal() -> None:
-    bad = answer(0, state="\x1b[2J[red]", apart=("\x1b[2J",), algorithm="\n")
-    lines = printed({0: cleaned(bad)})
+    bad = answer(0, state="\x1b[2J[red]", apart=("\x1b[2J",), algorithm="\n", record={"\x1b": None})
+    cleaned = parse_status(bad.to_json().encode(), "north")
+    lines = printed({0: cleaned})
     assert "\x1b" not in "".join(lines)
+    assert "\x1b" not in "".join(cleaned.record)
     assert any("[red]" in line for line in lines)
 
 
 def test_neighbours_say_nothing_of_the_sum() -> None:
-    """What a site is told by its neighbours, of their link with it only."""
-    some = {0: answer(0), 1: answer(1, sketches=[])}
-    some[1]["neighbours"] = [link for link in some[1]["neighbours"] if link["name"] == "north"]
-    assert "Σ(y − g): nothing from east; sites tell it the operator only, after their first round." in printed(some)
+    """A neighbour sees of a site's links only its own."""
+    some = {0: answer(0), 1: answer(1, apart=("site 7",)).for_neighbour("north")}
+    assert [link.name for link in some[1].neighbours] == ["north"]
+    assert some[1].apart == ()
+    assert "Σ(y − g): nothing from east; sites tell only the operator, after their first round." in printed(some)
 
 
 def test_nobody_answers() -> None:
@@ -145,5 +182,5 @@ def test_nobody_answers() -> None:
 
 
 def test_a_method_without_tracking() -> None:
-    lines = printed({i: answer(i, sketches=[], algorithm="DSGD") for i in range(5)})
+    lines = printed({i: answer(i, sketches=(), algorithm="DSGD") for i in range(5)})
     assert lines[-1] == "DSGD tracks no gradient: there is no Σ(y − g)."

@@ -1,4 +1,4 @@
-"""Handshakes: refusals are read out of gRPC's trace, and nothing else that is written to standard error is touched."""
+"""TLS refusals: they are read out of gRPC's trace, and nothing else that is written to standard error is touched."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netfleet.sites.operations.tls_trace_filter import Refusal, Sieve
+from netfleet.sites.operations.tls_trace_filter import Refusal, TraceFilter
 
 HEAD = b"I1117 04:16:56.397934    5336 handshaker.cc:155] CallNextHandshakerLocked: error="
 PEER = b"grpc.internal.endpoint_peer_address=ipv4:10.0.0.1:34042"
@@ -36,13 +36,13 @@ STARTED = b"W1117 04:16:55.765759    5333 log.cc:102] Log level INFO is not suit
 ERROR = b"E1117 04:16:55.765759    5333 chttp2.cc:9] something is wrong\n"
 
 
-def sift(data: bytes, *cuts: int) -> tuple[bytes, list[Refusal]]:
-    sieve, passed, found = Sieve(), b"", []
+def filtered(data: bytes, *cuts: int) -> tuple[bytes, list[Refusal]]:
+    trace_filter, passed, found = TraceFilter(), b"", []
     places = [0, *sorted(cuts), len(data)]
     for start, end in itertools.pairwise(places):
-        more, refused = sieve.feed(data[start:end])
+        more, refused = trace_filter.feed(data[start:end])
         passed, found = passed + more, found + refused
-    more, refused = sieve.end()
+    more, refused = trace_filter.end()
     return passed + more, found + refused
 
 
@@ -69,7 +69,7 @@ def sift(data: bytes, *cuts: int) -> tuple[bytes, list[Refusal]]:
 )
 def test_why_someone_was_refused(words: bytes, why: str) -> None:
     trace = STARTED + record(b"OK") + record(b"UNKNOWN: " + SSL + words + b": OK") + FAILED
-    assert sift(trace) == (b"", [("ipv4:10.0.0.1:34042", why)])
+    assert filtered(trace) == (b"", [("ipv4:10.0.0.1:34042", why)])
 
 
 def test_servers_are_known_by_name() -> None:
@@ -77,7 +77,7 @@ def test_servers_are_known_by_name() -> None:
         b"UNKNOWN: Custom verification check failed with error: UNAUTHENTICATED: Hostname Verification Check failed."
     )
     trace = record(error, more=b"grpc.server_uri=dns:///x:1, grpc.ssl_target_name_override=lab")
-    assert sift(trace) == (b"", [("lab (ipv4:10.0.0.1:34042)", "answers with a certificate of another name")])
+    assert filtered(trace) == (b"", [("lab (ipv4:10.0.0.1:34042)", "answers with a certificate of another name")])
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_servers_are_known_by_name() -> None:
     [b"UNAVAILABLE: Handshake read failed (Socket closed)", b"UNKNOWN: Failed to connect: Connection refused", b"OK"],
 )
 def test_who_hangs_up_is_not_refused(error: bytes) -> None:
-    assert sift(record(error) + FAILED) == (b"", [])
+    assert filtered(record(error) + FAILED) == (b"", [])
 
 
 def test_too_slow_a_handshake_is_refused() -> None:
     trace = record(b"UNAVAILABLE: Handshake read failed (Endpoint closing)")
-    assert sift(trace) == (b"", [("ipv4:10.0.0.1:34042", "no TLS handshake in time")])
+    assert filtered(trace) == (b"", [("ipv4:10.0.0.1:34042", "no TLS handshake in time")])
     client = b"grpc.ssl_target_name_override=lab"
-    assert sift(record(b"UNAVAILABLE: Handshake read failed (Endpoint closing)", more=client)) == (b"", [])
+    assert filtered(record(b"UNAVAILABLE: Handshake read failed (Endpoint closing)", more=client)) == (b"", [])
 
 
 OTHERS = [
@@ -112,7 +112,7 @@ OTHERS = [
 @given(st.lists(st.sampled_from(OTHERS)), st.lists(st.integers(0, 400)))
 def test_what_is_not_of_grpc_passes_unchanged(parts: list[bytes], cuts: list[int]) -> None:
     data = b"".join(parts)
-    assert sift(data, *(min(cut, len(data)) for cut in cuts)) == (data, [])
+    assert filtered(data, *(min(cut, len(data)) for cut in cuts)) == (data, [])
 
 
 @given(
@@ -127,20 +127,20 @@ def test_where_the_pipe_cuts_does_not_matter(
     parts = [*traces, *others]
     rng.shuffle(parts)  # type: ignore[attr-defined]
     data = b"".join(parts)
-    passed, found = sift(data, *(min(cut, len(data)) for cut in cuts))
+    passed, found = filtered(data, *(min(cut, len(data)) for cut in cuts))
     assert passed == b"".join(part for part in parts if part in others)
     assert len(found) == sum(b"HTTP_REQUEST" in part for part in parts)
 
 
 def test_a_prompt_is_not_held_up() -> None:
-    sieve = Sieve()
-    sieve.feed(STARTED)
-    assert sieve.feed(b"Go on? ") == (b"Go on? ", [])
-    assert sieve.feed(b"I1117 is not a record here\n") == (b"I1117 is not a record here\n", [])
+    trace_filter = TraceFilter()
+    trace_filter.feed(STARTED)
+    assert trace_filter.feed(b"Go on? ") == (b"Go on? ", [])
+    assert trace_filter.feed(b"I1117 is not a record here\n") == (b"I1117 is not a record here\n", [])
 
 
 def test_errors_of_grpc_pass_but_do_not_flood() -> None:
-    passed, _ = sift(100 * ERROR + ERROR.replace(b"E1117", b"F1117"))
+    passed, _ = filtered(100 * ERROR + ERROR.replace(b"E1117", b"F1117"))
     assert passed == 10 * ERROR + ERROR.replace(b"E1117", b"F1117")
 
 
@@ -149,7 +149,7 @@ def test_errors_of_grpc_pass_but_do_not_flood() -> None:
 ROOT = Path(__file__).parents[3] / "src"
 BEGIN = """
 import os, sys
-from netfleet.sites.operations.tls_refusals import Handshakes
+from netfleet.sites.operations.tls_refusals import TlsRefusals
 """
 FRAME = f"os.write(2, {record(b'UNKNOWN: ' + SSL + b'HTTP_REQUEST')!r})"
 
@@ -164,7 +164,7 @@ def run(program: str, **options: object) -> subprocess.CompletedProcess[bytes]:
 def test_standard_error_with_and_without() -> None:
     done = run(f"""
 import subprocess
-with Handshakes() as watch:
+with TlsRefusals() as watch:
     found = []
     watch.listen(lambda *told: found.append(told))
     os.write(2, b"from below\\n")
@@ -188,13 +188,13 @@ raise ValueError("at last")
 
 def test_refusals_wait_for_who_listens() -> None:
     done = run(f"""
-with Handshakes() as watch:
+with TlsRefusals() as watch:
     for _ in range(5000):
         {FRAME}
     found = []
     watch.listen(lambda *told: found.append(told))
 assert len(found) == 5000
-with Handshakes() as watch:
+with TlsRefusals() as watch:
     {FRAME}
 """)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -205,7 +205,7 @@ def test_a_writer_that_holds_the_interpreter_is_not_held_up() -> None:
     done = run("""
 import ctypes
 text = b"x" * 99 + b"\\n"
-with Handshakes() as watch:
+with TlsRefusals() as watch:
     watch.listen(print)
     for _ in range(50):
         assert ctypes.PyDLL(None).write(2, text * 1000, 100_000) == 100_000
@@ -216,7 +216,7 @@ with Handshakes() as watch:
 @pytest.mark.parametrize("end", ["os.abort()", "os._exit(3)", "os.kill(os.getpid(), 9)"])
 def test_last_words_are_heard(end: str) -> None:
     done = run(f"""
-with Handshakes() as watch:
+with TlsRefusals() as watch:
     watch.listen(print)
     os.write(2, b"terminate called after throwing an exception\\nE")
     {end}
@@ -225,12 +225,12 @@ with Handshakes() as watch:
     assert done.stderr.startswith(b"terminate called after throwing an exception\nE")
 
 
-def test_a_sieve_that_is_killed_does_no_harm() -> None:
+def test_a_filter_that_is_killed_does_no_harm() -> None:
     done = run("""
 import time
-with Handshakes() as watch:
+with TlsRefusals() as watch:
     watch.listen(print)
-    watch._sieve.kill()
+    watch._filter.kill()
     watch._listener.join()
     os.write(2, b"still there\\n")
 os.write(2, b"the end\\n")
@@ -241,7 +241,7 @@ os.write(2, b"the end\\n")
 def test_a_terminal_is_known_as_one() -> None:
     ours, theirs = pty.openpty()
     program = (
-        f"{BEGIN}\nwith Handshakes() as watch:\n    sys.exit(not (watch.terminal.isatty() and sys.stderr.isatty()))"
+        f"{BEGIN}\nwith TlsRefusals() as watch:\n    sys.exit(not (watch.terminal.isatty() and sys.stderr.isatty()))"
     )
     try:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -255,6 +255,6 @@ def test_a_terminal_is_known_as_one() -> None:
 
 def test_it_is_too_late_once_grpc_is_there() -> None:
     done = run(
-        "from netfleet.sites.operations import tls_refusals as t\nprint(t.prepare())\nimport grpc\nprint(t.prepare())"
+        "from netfleet.sites.operations.tls_refusals import trace_handshakes as t\nprint(t())\nimport grpc\nprint(t())"
     )
     assert done.stdout.split() == [b"True", b"False"]

@@ -21,10 +21,11 @@ import grpc
 import pytest
 import torch
 
-from netfleet.sites.network.transport import PULL
-from netfleet.sites.operations.status_client import ask_all, whom
-from netfleet.sites.planning import identity as tls
-from netfleet.sites.planning.identity import Authority, Identity, load_identity
+from netfleet.sites.network.grpc_transport import PULL
+from netfleet.sites.network.identity import Identity, load_identity
+from netfleet.sites.operations.status_client import ask_all
+from netfleet.sites.planning import certificates as tls
+from netfleet.sites.planning.certificates import Authority
 from support.site_settings import simulated
 from support.site_trial import Trial, trial
 
@@ -36,6 +37,15 @@ STAR: dict[str, Any] = {
     "algorithms": [{"kind": "net-fleet", "K": 3, "eta": 0.05}],
     "engine": {"dtype": "float64"},
 }
+PROGRAM = """
+import sys
+from netfleet.sites.operations.tls_refusals import trace_handshakes
+assert trace_handshakes()
+from netfleet.sites.network import grpc_transport
+grpc_transport.HANDSHAKE_TIMEOUT = 3.0
+from netfleet.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
 NOW, DAY = datetime.now(UTC), timedelta(days=1)
 
 
@@ -163,8 +173,8 @@ def impostors(sites: Trial, ours: Authority) -> Iterator[list[tuple[str, str]]]:
 
 @contextlib.contextmanager
 def alone(sites: Trial, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A site as its operator starts it: a process that imports gRPC itself."""
-    command = [sys.executable, "-m", "netfleet", "node", str(sites.folder / name), "--log", "json", "--linger", "10"]
+    """A site as its operator starts it: a process that imports gRPC itself. Only the handshake's timeout is shorter."""
+    command = [sys.executable, "-c", PROGRAM, "node", str(sites.folder / name), "--log", "json", "--linger", "10"]
     with open(sites.folder / name / "node.log", "wb") as log:
         process = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
@@ -185,8 +195,8 @@ def test_a_site_among_strangers(tmp_path: Path) -> None:
             return Counter((event["who"], event["why"]) for event in sites.events("s0", "refused"))
 
         def counted() -> int:
-            (said,) = ask_all(whom(sites.plan.sites[:1]), operator)
-            return int(said.table["refused"]) if said.table is not None else 0
+            (answer,) = ask_all(sites.plan.sites[:1], operator)
+            return answer.status.refused if answer.status is not None else 0
 
         with impostors(sites, ours) as answers:
             sites.until(lambda: bool(sites.events("s0", "started")))

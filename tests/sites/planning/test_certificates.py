@@ -18,9 +18,10 @@ from cryptography.x509.oid import NameOID
 
 from netfleet import ConfigError
 from netfleet.cli import main
-from netfleet.sites.planning import certificates as pem
-from netfleet.sites.planning import identity as tls
-from netfleet.sites.planning.identity import Authority
+from netfleet.sites.network.identity import expiry_warning, load_identity
+from netfleet.sites.planning import certificates as tls
+from netfleet.sites.planning import pem_files as pem
+from netfleet.sites.planning.certificates import Authority
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
@@ -132,7 +133,7 @@ def test_the_operator_cannot_serve(out: Path) -> None:
 
 
 def test_a_site_cannot_sign_for_others(out: Path, tmp_path: Path) -> None:
-    key, found = tls.new_key(), tls.load_identity(out / "C", "C")
+    key, found = tls.new_key(), load_identity(out / "C", "C")
     site = Authority(x509.load_pem_x509_certificate(found.certificate), pem.read_key(out / "C" / "node.key"))
     forged = tls.site_certificate(site, "hospital-a", "h", key.public_key(), days=1)
     chain = folder(tmp_path / "forged", site, forged, key)
@@ -165,7 +166,7 @@ def test_strangers_are_refused_from_either_side(out: Path, tmp_path: Path, case:
     with pytest.raises(ssl.SSLCertVerificationError, match=words):
         shake(out / "lab_b", theirs, "lab_b")
     with pytest.raises(ConfigError, match=r"is not signed by|expired on|is not valid before"):
-        tls.load_identity(theirs, "hospital-a")
+        load_identity(theirs, "hospital-a")
 
 
 # ---- what a certificate says ----
@@ -212,7 +213,7 @@ ROGUE = "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST
 BAD_REQUESTS: dict[str, tuple[bytes, str]] = {
     "wrong name": (
         request(tls.new_key(), "hospital-a"),
-        "is for 'hospital-a', expected 'C'; let the site make it again",
+        "is for 'hospital-a', expected 'C'; the site must make it again",
     ),
     "no name": (request(tls.new_key()), "is for no name, expected 'C'"),
     "two names": (request(tls.new_key(), "C", "hospital-a"), "is for 'C', 'hospital-a', expected 'C'"),
@@ -265,7 +266,7 @@ def test_no_garbled_certificate_gets_through(out: Path) -> None:
         der = good[:place] + bytes([good[place] ^ 0x41]) + good[place + 1 :]
         path.write_text(ssl.DER_cert_to_PEM_cert(der))
         with pytest.raises(ConfigError):
-            tls.load_identity(out / "lab_b", "lab_b")
+            load_identity(out / "lab_b", "lab_b")
 
 
 # ---- given authorities ----
@@ -299,7 +300,7 @@ def test_a_given_authority_signs_and_its_key_is_not_copied(tmp_path: Path, capsy
     assert (out / "lab_b" / "ca.pem").read_bytes() == (tmp_path / "root.pem").read_bytes()
     secret_bytes = tls.key_pem(authority.key)
     assert all(path.read_bytes() != secret_bytes for path in out.rglob("*") if path.is_file())
-    found = tls.load_identity(out / "lab_b", "lab_b")
+    found = load_identity(out / "lab_b", "lab_b")
     assert abs(found.expires - NOW - 30 * DAY) < DAY
     pem.check_issued(x509.load_pem_x509_certificate(found.certificate), authority.certificate, "it")
     assert plan(tmp_path, *options, "--days", "500", out="other") == 2
@@ -334,50 +335,50 @@ def test_files_that_are_missing_or_something_else_are_explained(out: Path, file:
     path = out / "lab_b" / file
     path.write_bytes(b"-----BEGIN NOTHING-----\n")
     with pytest.raises(ConfigError, match=f"{file} is not a PEM file of a"):
-        tls.load_identity(out / "lab_b", "lab_b")
+        load_identity(out / "lab_b", "lab_b")
     path.unlink()
     with pytest.raises(ConfigError, match=f"cannot read .*{file}: No such file|{file} is missing; put the private key"):
-        tls.load_identity(out / "lab_b", "lab_b")
+        load_identity(out / "lab_b", "lab_b")
 
 
 def test_files_of_two_sites_or_plans_are_told_apart(out: Path) -> None:
     ours, others = out / "hospital-a", out / "lab_b"
     with pytest.raises(ConfigError, match="is the certificate of lab_b, expected hospital-a"):
-        tls.load_identity(others, "hospital-a")
+        load_identity(others, "hospital-a")
     key = (ours / "node.key").read_bytes()
     (ours / "node.key").write_bytes((others / "node.key").read_bytes())
     with pytest.raises(ConfigError, match="the private key is not the certificate's"):
-        tls.load_identity(ours, "hospital-a")
+        load_identity(ours, "hospital-a")
     (ours / "node.key").write_bytes(key)
     (ours / "ca.pem").write_bytes(tls.certificate_pem(tls.new_authority().certificate))
     with pytest.raises(
         ConfigError, match="is not signed by the authority CN=netfleet CA; take both from the same plan"
     ):
-        tls.load_identity(ours, "hospital-a")
+        load_identity(ours, "hospital-a")
 
 
 def test_a_key_that_others_can_read_or_that_needs_a_passphrase_is_refused(out: Path) -> None:
     path = out / "lab_b" / "node.key"
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="every user of this machine can reach; chmod 600"):
-        tls.load_identity(out / "lab_b", "lab_b")
+        load_identity(out / "lab_b", "lab_b")
     path.chmod(0o600)
     locked = tls.new_key().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"x"))
     path.write_bytes(locked)
     with pytest.raises(ConfigError, match="not a PEM file of a private key without a passphrase"):
-        tls.load_identity(out / "lab_b", "lab_b")
+        load_identity(out / "lab_b", "lab_b")
 
 
 @pytest.mark.parametrize(
     ("left", "words"),
     [
         (timedelta(days=15), None),
-        (timedelta(days=13, hours=12), "expires on .* in 13 days; have a new one made"),
+        (timedelta(days=13, hours=12), "expires on .* in 13 days; make a new one"),
         (timedelta(hours=3), "in 0 days"),
         (timedelta(hours=-1), "expired on"),
     ],
 )
 def test_the_end_of_a_certificate_is_spoken_of_in_time(out: Path, left: timedelta, words: str | None) -> None:
-    found = tls.load_identity(out / "lab_b", "lab_b")
-    said = pem.expiry_warning("the certificate of lab_b", found.expires, found.expires - left)
+    found = load_identity(out / "lab_b", "lab_b")
+    said = expiry_warning("the certificate of lab_b", found.expires, found.expires - left)
     assert (said is None) if words is None else re.search(words, str(said))

@@ -23,9 +23,9 @@ from netfleet.cli import main
 from netfleet.files import write_atomically
 from netfleet.runs.build import build_topology
 from netfleet.runs.config import experiment
+from netfleet.sites.network.identity import load_identity
 from netfleet.sites.planning.folders import load_plan, load_site
-from netfleet.sites.planning.identity import load_identity
-from netfleet.sites.planning.nodes_file import Node, Nodes, load_nodes, parse_address
+from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, load_nodes, parse_address
 from netfleet.sites.planning.overview import firewall, print_plan
 from netfleet.sites.planning.plan import load_planned, make_plan, write_plan
 
@@ -38,12 +38,12 @@ BASE: dict[str, Any] = {
 }
 
 
-def five(**options: Any) -> Nodes:
-    nodes = tuple(Node(name, f"10.0.0.{i}:7400") for i, name in enumerate(NAMES, start=1))
-    return Nodes(nodes, **options)
+def five(**options: Any) -> NodesFile:
+    nodes = tuple(NodeEntry(name, f"10.0.0.{i}:7400") for i, name in enumerate(NAMES, start=1))
+    return NodesFile(nodes, **options)
 
 
-def planned(nodes: Nodes, tmp_path: Path, **changes: Any) -> Experiment:
+def planned(nodes: NodesFile, tmp_path: Path, **changes: Any) -> Experiment:
     file = tmp_path / "experiment.toml"
     file.write_text(tomli_w.dumps({**BASE, **changes}))
     return load_planned(file, [], nodes)
@@ -97,7 +97,7 @@ def test_what_is_written_is_read_back_to_the_bit(out: Path, tmp_path: Path) -> N
 
 
 def test_one_site_alone_has_no_neighbours(tmp_path: Path) -> None:
-    nodes = Nodes((Node("alone", "localhost:7400"),))
+    nodes = NodesFile((NodeEntry("alone", "localhost:7400"),))
     settings = planned(nodes, tmp_path)
     plan = make_plan(settings, nodes)
     write_plan(plan, tmp_path / "out", settings, nodes)
@@ -110,20 +110,20 @@ def test_a_graph_from_a_file_must_name_the_sites_in_their_order(tmp_path: Path) 
     edges = tmp_path / "edges.txt"
     edges.write_text("hospital-b hospital-a\nhospital-b hospital-c\n")
     topology = {"kind": "edge-list", "path": str(edges)}
-    in_order = Nodes(tuple(Node(f"hospital-{x}", f"{x}.org:1") for x in "abc"))
+    in_order = NodesFile(tuple(NodeEntry(f"hospital-{x}", f"{x}.org:1") for x in "abc"))
     plan = make_plan(planned(in_order, tmp_path, topology=topology), in_order)
     assert [n.name for n in plan.sites[0].neighbours] == ["hospital-b"]
-    other = Nodes(tuple(Node(f"hospital-{x}", f"{x}.org:1") for x in "bac"))
+    other = NodesFile(tuple(NodeEntry(f"hospital-{x}", f"{x}.org:1") for x in "bac"))
     with pytest.raises(ConfigError, match="list the \\[\\[nodes\\]\\] in the order of the graph"):
         make_plan(planned(other, tmp_path, topology=topology), other)
-    numbers = Nodes(tuple(Node(str(i), f"x{i}.org:1") for i in (1, 2, 3)))
+    numbers = NodesFile(tuple(NodeEntry(str(i), f"x{i}.org:1") for i in (1, 2, 3)))
     assert make_plan(planned(numbers, tmp_path, topology={"kind": "ring"}), numbers).sites[2].name == "3"
 
 
 # ---- the run's hash ----
 
 
-def hash_of(tmp_path: Path, nodes: Nodes, **changes: Any) -> str:
+def hash_of(tmp_path: Path, nodes: NodesFile, **changes: Any) -> str:
     return make_plan(planned(nodes, tmp_path, **changes), nodes).run
 
 
@@ -131,12 +131,12 @@ def test_the_run_hash_covers_what_is_computed_and_not_where(tmp_path: Path) -> N
     nodes = five()
     same = hash_of(tmp_path, nodes)
     moved = tuple(replace(node, address=f"{node.name}.example.org:9", listen="0.0.0.0:8") for node in nodes.nodes)
-    assert hash_of(tmp_path, Nodes(moved, patience=60)) == same
+    assert hash_of(tmp_path, NodesFile(moved, patience=60)) == same
     assert hash_of(tmp_path, nodes, engine={"threads": 3}) == same
     renamed = (replace(nodes.nodes[0], name="other"), *nodes.nodes[1:])
     others = [
-        hash_of(tmp_path, Nodes(renamed)),
-        hash_of(tmp_path, Nodes(nodes.nodes[::-1])),
+        hash_of(tmp_path, NodesFile(renamed)),
+        hash_of(tmp_path, NodesFile(nodes.nodes[::-1])),
         hash_of(tmp_path, nodes, rounds=4),
         hash_of(tmp_path, nodes, seeds=[1]),
         hash_of(tmp_path, nodes, topology={**BASE["topology"], "weights": "laplacian"}),
@@ -146,7 +146,7 @@ def test_the_run_hash_covers_what_is_computed_and_not_where(tmp_path: Path) -> N
 
 
 def test_the_run_hash_covers_weights_that_come_from_a_file(tmp_path: Path) -> None:
-    nodes, path = Nodes((Node("a", "h:1"), Node("b", "h:2"))), tmp_path / "W.csv"
+    nodes, path = NodesFile((NodeEntry("a", "h:1"), NodeEntry("b", "h:2"))), tmp_path / "W.csv"
     topology = {"kind": "complete", "weights": {"kind": "matrix", "path": str(path)}}
     found = set()
     for text in ("0.5,0.5\n0.5,0.5\n", "0.6,0.4\n0.4,0.6\n"):
@@ -274,9 +274,9 @@ def test_a_folder_that_holds_something_is_refused(files: list[str], tmp_path: Pa
     assert main(files) == 0
     for _ in range(2):
         assert main(files) == 2
-        assert f"{out} is already there and not an empty folder" in capsys.readouterr().err
+        assert f"{out} already exists and is not an empty folder" in capsys.readouterr().err
     assert main([*files[:-1], str(tmp_path / "e.toml")]) == 2
-    assert "is already there and not an empty folder" in capsys.readouterr().err
+    assert "already exists and is not an empty folder" in capsys.readouterr().err
     assert main([*files[:-1], str(tmp_path / "new" / "deep")]) == 0
     assert main([*files[:-1], str(tmp_path / "e.toml" / "x")]) == 2
     assert "cannot write to" in capsys.readouterr().err
@@ -296,9 +296,9 @@ GOOD = '[[nodes]]\nname = "a"\naddress = "10.0.0.1:7400"\n'
         ('nodes = ["a"]', r"nodes must be \[\[nodes\]\] tables"),
         ("[[nodes]\n", "is not valid TOML"),
         ("patient = 3\n" + GOOD, r"unknown key 'patient' in the file \(did you mean 'patience'\?\)"),
-        ("patience = -1\n" + GOOD, "patience must be a number of seconds from 0"),
-        ("patience = nan\n" + GOOD, "patience must be a number of seconds from 0"),
-        ("patience = inf\n" + GOOD, "patience must be a number of seconds from 0"),
+        ("patience = -1\n" + GOOD, "patience must be a number of seconds, 0"),
+        ("patience = nan\n" + GOOD, "patience must be a number of seconds, 0"),
+        ("patience = inf\n" + GOOD, "patience must be a number of seconds, 0"),
         ('patience = "long"\n' + GOOD, "patience in the file must be a number"),
         (GOOD + 'adress = "x:1"\n', r"unknown key 'adress' in \[\[nodes\]\] number 1"),
         ('[[nodes]]\nname = "a"', r"\[\[nodes\]\] number 1 needs 'address'"),
@@ -317,12 +317,12 @@ GOOD = '[[nodes]]\nname = "a"\naddress = "10.0.0.1:7400"\n'
             for name, words in {
                 "operator": "is reserved",
                 "CA": "is reserved",
-                "": "cannot be a site's",
-                "-a": "cannot be a site's",
-                "a b": "cannot be a site's",
-                "../a": "cannot be a site's",
-                "klinikum-münchen": "cannot be a site's",
-                "x" * 64: "cannot be a site's",
+                "": "is not valid for a site",
+                "-a": "is not valid for a site",
+                "a b": "is not valid for a site",
+                "../a": "is not valid for a site",
+                "klinikum-münchen": "is not valid for a site",
+                "x" * 64: "is not valid for a site",
             }.items()
         ),
         *(
@@ -392,7 +392,7 @@ def test_addresses_come_in_their_usual_form(tmp_path: Path) -> None:
         ({"topology": 3}, r"\[topology\] must be a table"),
         ({"topology": {"kind": "edge-list", "path": "none.txt"}}, "no file 'none.txt'"),
         ({"algorithms": [{"kind": "fedavg"}]}, "FedAvg needs a server, and sites have only neighbours"),
-        ({"network": {"loss": 0.1}}, r"\[network\] makes failures up"),
+        ({"network": {"loss": 0.1}}, r"\[network\] simulates failures"),
         (
             {
                 "topology": {"kind": "path", "weights": {"kind": "laplacian", "factor": 1.9}},
@@ -455,7 +455,7 @@ def test_the_command_says_what_to_open_and_what_to_do(files: list[str], tmp_path
 
 
 def test_a_forwarded_port_and_brought_requests_are_spoken_of(tmp_path: Path) -> None:
-    nodes = Nodes((Node("a", "h:1", listen="0.0.0.0:2"), Node("b", "[::1]:3")))
+    nodes = NodesFile((NodeEntry("a", "h:1", listen="0.0.0.0:2"), NodeEntry("b", "[::1]:3")))
     plan = make_plan(planned(nodes, tmp_path, topology={"kind": "ring"}), nodes)
     assert firewall(plan.sites[0]) == "TCP 1, forwarded to 2, from b (::1), the operator (netfleet status)"
     text = io.StringIO()

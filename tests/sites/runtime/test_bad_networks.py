@@ -129,7 +129,7 @@ def test_delays_cuts_and_a_partition_change_nothing(tmp_path: Path) -> None:
         sites.start()
         sites.reach(10, *sites.names)
         storm.part({0, 1})
-        sites.until(lambda: any(said.table and said.table["state"] == "waiting" for said in sites.ask()))
+        sites.until(lambda: any(status.state == "waiting" for status in sites.ask()))
         stuck = [sites.round(name) for name in sites.names]
         storm.heal()
         assert set(sites.wait().values()) == {0}

@@ -16,11 +16,11 @@ from netfleet.cli import main
 from netfleet.problems.module import ModuleProblem
 from netfleet.runs.build import build_setting, build_topology
 from netfleet.runs.config import experiment
-from netfleet.sites.operations.status import components, invariant
-from netfleet.theory.estimates import gap
-from support.site_settings import DIGITS, QUADRATICS, M, check_optimum, optimum, quadratics
+from netfleet.sites.operations.status_table import components, invariant
+from support.site_settings import DIGITS, QUADRATICS, M, check_optimum, gap, optimum, quadratics
 from support.site_trial import (
     Trial,
+    ask_shortly,
     die_before_the_checkpoint,
     die_before_the_links,
     die_when_someone_has_left,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 #: Eight sites that stay in one piece without any two of them.
 EIGHT = {"kind": "watts-strogatz", "p": 0.0, "workers": 8, "weights": "metropolis"}
-PATIENCE = 4.0
+PATIENCE = 1.0  # a process that runs never fails to answer, however slow the machine is
 
 
 def test_two_of_eight_lost_for_good(tmp_path: Path) -> None:
@@ -81,12 +81,15 @@ def test_a_site_that_was_dropped_says_so_and_comes_back(tmp_path: Path) -> None:
         sites.kill("s3")
         neighbours = ("s2", "s4")
         sites.until(lambda: all(sites.events(name, "lost") for name in neighbours))
+        sites.pause("s0")  # so that the others are still there when s3 comes back
         sites.start("s3")
         assert sites.wait("s3") == {"s3": 2}
         told = {event["neighbour"]: event["why"] for event in sites.events("s3", "lost")}
         assert told == dict.fromkeys(neighbours, "has dropped this site")
         assert "--rejoin" in sites.tail("s3")
         sites.start("s3", options=("--rejoin",))
+        sites.until(lambda: bool(sites.events("s3", "joined")))
+        sites.resume("s0")
         assert set(sites.wait().values()) == {0}
         assert gap(sites, sites.names) < 1e-12
         check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
@@ -117,7 +120,7 @@ def test_a_site_leaves(tmp_path: Path, capsys: Any) -> None:
         rest = [name for name in sites.names if name != "s3"]
         assert gap(sites, rest) < 1e-12
         check_optimum(sites, rest, optimum(quadratics(), [int(name[1:]) for name in rest]))
-        assert sites.round("s3") < 300
+        assert sites.round("s3") < QUADRATICS["rounds"]
         assert sites.model("s3")["x"].shape == (6,)
         whys = {event["why"] for name in rest for event in sites.events(name, "lost")}
         assert whys == {"has left"}
@@ -129,12 +132,15 @@ def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
     with trial(tmp_path, QUADRATICS, M) as sites:
         sites.start()
         sites.reach(20, "s0")
+        sites.pause("s2")
         (port,) = free_ports(1)
         address = f"127.0.0.1:{port}"
         words = ["admit", str(sites.folder), "new", address, "--listen", address, "--neighbours", "s0,s1,s3"]
         assert main(words) == 0
         assert "Nobody has to restart" in capsys.readouterr().out
         sites.start("new")
+        sites.until(lambda: bool(sites.events("new", "joined")))
+        sites.resume("s2")
         assert set(sites.wait().values()) == {0}
         names = [*sites.names, "new"]
         assert gap(sites, names) < 1e-12
@@ -146,17 +152,17 @@ def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_losing_a_cut_vertex_leaves_two_groups_that_go_on_and_say_so(tmp_path: Path) -> None:
-    table = {**QUADRATICS, "topology": {"kind": "path", "workers": M}}
+    table = {**QUADRATICS, "rounds": 200, "topology": {"kind": "path", "workers": M}}
     with trial(tmp_path, table, M, PATIENCE) as sites:
         sites.start()
-        sites.reach(30, "s2")
+        sites.reach(5, "s2")
         sites.kill("s2")
         sites.until(lambda: all(sites.events(name, "apart") for name in ("s0", "s1", "s3", "s4")))
-        answers = [said.table for said in sites.ask() if said.table is not None]
+        answers = sites.ask()
         assert components(answers) == [["s0", "s1"], ["s3", "s4"]]
-        gone = [link for answer in answers for link in answer["neighbours"] if link["lost"] is not None]
-        assert [link["waiting"] for link in gone] == ["", ""]  # nobody waits for it any more
-        found = invariant([answer for answer in answers if answer["site"] in ("s0", "s1")])
+        gone = [link for status in answers for link in status.neighbours if link.lost is not None]
+        assert [link.waiting for link in gone] == ["", ""]  # nobody waits for it any more
+        found = invariant([status for status in answers if status.site in ("s0", "s1")])
         assert found is not None
         assert found.norm < 1e-12 * max(found.of, 1)
         rest = ["s0", "s1", "s3", "s4"]
@@ -217,7 +223,10 @@ def test_a_site_comes_back_while_another_is_gone(tmp_path: Path) -> None:
         sites.kill("s3")
         sites.kill("s4")
         sites.until(lambda: all(sites.events(name, "lost") for name in ("s0", "s2")))
-        sites.start("s3", options=("--rejoin",))
+        sites.pause("s1")
+        sites.start("s3", options=("--rejoin",), before=ask_shortly)
+        sites.until(lambda: bool(sites.events("s3", "joined")))
+        sites.resume("s1")
         rest = ["s0", "s1", "s2", "s3"]
         assert set(sites.wait(*rest).values()) == {0}
         (event,) = sites.events("s3", "joined")

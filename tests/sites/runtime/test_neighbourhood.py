@@ -19,7 +19,8 @@ from netfleet.engines.host import Content, Tag
 from netfleet.engines.job import Job, Snapshot
 from netfleet.engines.loop import Counted, begin, train
 from netfleet.problems.synthetic import Quadratics
-from netfleet.sites.runtime.neighbourhood import Neighbourhood, SiteHost, check_losable
+from netfleet.sites.runtime.ledger import check_losable
+from netfleet.sites.runtime.neighbourhood import Neighbourhood, SiteHost
 
 M, ROUNDS = 5, 450
 #: Site 1 falls silent in this round, and site 4 comes in that one.
@@ -65,7 +66,7 @@ class Air:
             assert self.changed.wait_for(there, timeout=60)
             found = self.posted.get((j, tag))
         if found is None:
-            host.drop(j, tag.t)
+            host.neighbourhood.drop(j, tag.t)
         into.copy_(own if found is None else found)
 
 
@@ -76,8 +77,8 @@ def make_hosts(method: Algorithm, problem: Quadratics, air: Air) -> dict[int, Si
     hosts: dict[int, SiteHost] = {}
     for i in range(M):
         weights = {int(j): float(W[i, j]) for j in np.flatnonzero(W[i]) if j != i}
-        hood = Neighbourhood(i, weights, since={j: BIRTH for j in weights if 4 in (i, j)})
-        hosts[i] = SiteHost(problem.at([i]), hood, method, air.exchange_of(i, hosts))
+        neighbourhood = Neighbourhood(i, weights, since={j: BIRTH for j in weights if 4 in (i, j)})
+        hosts[i] = SiteHost(problem.at([i]), neighbourhood, method, air.exchange_of(i, hosts))
     return hosts
 
 

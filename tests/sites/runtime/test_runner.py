@@ -1,26 +1,59 @@
-"""Sites over real TLS: the simulator's trajectory, through crashes, stops and bad networks."""
+"""Sites end where the simulator does, over real TLS and in memory, and end as soon as all are done."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from support.site_settings import DIGITS, simulated
+from netfleet.sites.runtime import ending
+from support.site_memory import run_in_memory
+from support.site_settings import DIGITS, QUADRATICS, simulated
 from support.site_trial import trial
 
-pytestmark = pytest.mark.slow
+RING: dict[str, Any] = {**DIGITS, "rounds": 5, "topology": {"kind": "ring", "workers": 3}}
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
-def test_eight_sites_end_where_the_simulator_does(tmp_path: Path, dtype: str, tolerance: float) -> None:
-    table = {**DIGITS, "engine": {"dtype": dtype}}
-    expected = simulated(table)
-    with trial(tmp_path, table, 8) as sites:
+@pytest.mark.slow
+def test_eight_sites_end_where_the_simulator_does(tmp_path: Path) -> None:
+    expected = simulated(DIGITS)
+    with trial(tmp_path, DIGITS, 8) as sites:
         sites.start()
         assert set(sites.wait().values()) == {0}
         for i, name in enumerate(sites.names):
             found = torch.cat([values.flatten() for values in sites.model(name).values()])
-            assert (found - expected[i]).abs().max() <= tolerance
+            assert (found - expected[i]).abs().max() <= 1e-10
             assert [record["round"] for record in sites.history(name)] == [0, 4, 8, 12]
+
+
+@pytest.mark.parametrize(
+    ("table", "tolerance"),
+    [
+        ({**DIGITS, "engine": {"dtype": "float32"}}, 1e-5),
+        (
+            {
+                **RING,
+                "algorithms": [{"kind": "net-fleet", "K": 2, "eta": 0.05, "compress": {"kind": "quantize", "bits": 8}}],
+            },
+            1e-10,
+        ),
+        ({**RING, "algorithms": [{"kind": "dfedsam", "K": 2, "eta": 0.05, "gossip": 2}]}, 1e-10),
+        ({**RING, "algorithms": [{"kind": "k-gt", "K": 2, "eta": 0.05}]}, 1e-10),
+    ],
+    ids=["eight sites, float32", "compressed", "several exchanges", "another tracking method"],
+)
+def test_sites_in_memory_end_where_the_simulator_does(tmp_path: Path, table: dict[str, Any], tolerance: float) -> None:
+    expected = simulated(table)
+    histories = run_in_memory(tmp_path, table, len(expected))
+    for i, history in enumerate(histories):
+        assert history.final is not None
+        assert (history.final.state.x[0] - expected[i]).abs().max() <= tolerance
+        assert history.records[-1]["round"] == table["rounds"]
+
+
+def test_sites_end_as_soon_as_all_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each neighbour knows from a request or from an answer; nobody waits for the other of the two."""
+    monkeypatch.setattr(ending, "INFORM", 10_000.0)
+    run_in_memory(tmp_path, {**QUADRATICS, "rounds": 5}, 5)

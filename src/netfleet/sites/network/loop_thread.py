@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own, for a program that does its work in the main one."""
+"""An event loop in a thread of its own, for a program that computes in the main thread."""
 
 from __future__ import annotations
 
@@ -6,37 +6,42 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import TimeoutError as NotYet
-from typing import Any, TypeVar
+from typing import TypeVar
 
 _T = TypeVar("_T")
-#: Seconds after which whoever waits looks around.
-GLANCE = 0.5
+#: Seconds between two calls of `meanwhile`.
+INTERVAL = 0.5
 
 
-class Bridge:
-    """The one place where the training waits for the network; signals interrupt it."""
+class LoopThread:
+    """Runs coroutines in its thread while the context lasts; the one place where the training waits for the network."""
 
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="network", daemon=True)
+    def __enter__(self) -> LoopThread:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._thread.start()
+        return self
 
-    def wait(self, work: Coroutine[Any, Any, _T], glance: Callable[[], object] = lambda: None) -> _T:
-        """Do it over there, and wait for it here; `glance` is called now and then meanwhile."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+    def _run(self) -> None:
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=5)
+
+    def wait(self, work: Coroutine[object, object, _T], meanwhile: Callable[[], object] = lambda: None) -> _T:
+        """Run a coroutine and wait for its result; `meanwhile` is called now and then, and signals interrupt it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             while True:
                 try:
-                    return future.result(timeout=GLANCE)
+                    return future.result(timeout=INTERVAL)
                 except NotYet:
-                    if future.done():  # meanwhile, or its own time-out
+                    if future.done():  # meanwhile, or its own timeout
                         return future.result()
-                    glance()
+                    meanwhile()
         except BaseException:
             future.cancel()
             raise
-
-    def close(self) -> None:
-        """End the loop and its thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=5)

@@ -1,8 +1,8 @@
-"""What a site has to say: its messages of this round and the one before, for as long as a neighbour may ask.
+"""A site's messages of this round and of the one before, for as long as a neighbour may ask for them.
 
-A site is never more than one round ahead of a neighbour, because each needs the other's message of every round. So with
-the messages of two rounds, and those of the last finished one on disk beside the state, any site can be killed at any
-moment and go on as if nothing had happened: it asks again for what it lost, and computes the same.
+A site is never more than one round ahead of a neighbour, because each needs the other's message of every round. So it
+keeps the messages of two rounds, and those of the last finished one on disk beside its state. Then any site can be
+killed at any moment: when it resumes it asks again for what it lost, and computes the same.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _PREFIX = "sent/"
 
 
 class Message(NamedTuple):
-    """The bytes of a message, and what they are."""
+    """The bytes of a message, and their description."""
 
     words: str
     data: Tensor  # [bytes], uint8
 
 
 class Outbox:
-    """Messages by round and number; `listen` is called with the lock held whenever one is added."""
+    """Messages by round and number. Listeners are called with the lock held whenever one is added."""
 
     def __init__(self) -> None:
         self._lock, self._arena = threading.Lock(), Arena()
@@ -37,7 +37,7 @@ class Outbox:
         self.t = -1  # the round that this site is in
 
     def post(self, tag: Tag, words: str, data: Tensor) -> None:
-        """Serve a message from now on; those of rounds that nobody can ask for any more are forgotten."""
+        """Serve a message from now on, and delete those of rounds that nobody can ask for any more."""
         kept = self._arena.empty_like(data).copy_(data)
         with self._lock:
             self.t = max(self.t, tag.t)
@@ -48,17 +48,17 @@ class Outbox:
                 listener()
 
     def get(self, tag: Tag) -> Message | None:
-        """A message, if it is there."""
+        """A message, if there is one."""
         with self._lock:
             return self._messages.get(tag)
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Be told of every new message."""
+        """Call the listener for every new message."""
         with self._lock:
             self._listeners.append(listener)
 
     def network_state(self, t: int) -> dict[str, Tensor]:
-        """The messages of round t, to be kept with the state after it."""
+        """The messages of round t, to be saved with the state after it."""
         with self._lock:
             return {
                 f"{_PREFIX}{tag.t}/{tag.call}/{message.words}": message.data
@@ -67,7 +67,7 @@ class Outbox:
             }
 
     def load_network_state(self, memory: dict[str, Tensor]) -> None:
-        """Serve again what was kept."""
+        """Serve again what was saved."""
         with self._lock:
             for name, data in memory.items():
                 if name.startswith(_PREFIX):

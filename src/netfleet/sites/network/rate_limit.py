@@ -1,8 +1,8 @@
-"""How much a neighbour may ask: a few requests at a time, and a budget for what does not bring it further.
+"""Limits what a neighbour may ask: a few requests at a time, and a budget for requests that bring nothing new.
 
-A message that a neighbour gets for the first time costs nothing, because it cannot ask for more of them than this site
-makes: the fastest rounds are not held up. All else costs one for the request and one for each chunk that is sent:
-asking for the same again, waiting in vain, nonsense.
+A message that a neighbour gets for the first time is free, because it cannot ask for more of them than this site makes:
+so the limit never slows the training down. Everything else costs one for the request and one for each chunk sent:
+asking for the same message again, waiting in vain, invalid requests.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from netfleet.engines.host import Tag
-from netfleet.errors import TransportError
+from netfleet.sites.network.transport import Busy
 from netfleet.sites.network.wire import CHUNK
 
-#: Requests of one neighbour that are served at a time; more is a flood.
+#: Requests of one neighbour that are served at a time.
 MOST = 4
-#: The budget: what it gains in a second, at most has and at most owes. A chunk is 1 MiB.
+#: The budget: what it gains in a second, its maximum, and the maximum debt. A chunk is 1 MiB.
 RATE, BURST, DEBT = 50.0, 100.0, 1000.0
 
 
 @dataclass
-class Turn:
-    """A request that is served."""
+class Served:
+    """What was sent for a request."""
 
     sent: int = 0  # bytes
-    tag: Tag | None = None  # the message that it was answered with
+    tag: Tag | None = None  # the message
 
 
 @dataclass
@@ -38,31 +38,31 @@ class _Account:
     newest: Tag | None = None
 
 
-class Turns:
-    """The accounts of all who may ask; whoever else comes shares one, so that there are never more."""
+class RateLimit:
+    """The budgets of all callers, by name."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._accounts = clock, dict[str, _Account]()
 
     def under_way(self, name: str) -> int:
-        """How many requests of a neighbour are being served."""
+        """How many requests of a caller are being served."""
         return self._accounts[name].under_way if name in self._accounts else 0
 
     @contextmanager
-    def turn(self, name: str) -> Iterator[Turn]:
-        """Serve a request, or raise TransportError."""
-        account, turn = self._account(name), Turn()
+    def serve(self, name: str) -> Iterator[Served]:
+        """Serve a request, or raise Busy."""
+        account, served = self._account(name), Served()
         if account.under_way >= MOST:
-            raise TransportError(f"a flood: more than {MOST} requests at a time")
+            raise Busy(f"a flood: more than {MOST} requests at a time")
         if account.left < 1:
-            raise TransportError(f"a flood: more than {RATE:.0f} requests or repeated MiB per second")
+            raise Busy(f"a flood: more than {RATE:.0f} requests or repeated MiB per second")
         account.under_way += 1
         account.left -= 1
         try:
-            yield turn
+            yield served
         finally:
             account.under_way -= 1
-            _settle(account, turn)
+            _charge(account, served)
 
     def _account(self, name: str) -> _Account:
         now = self._clock()
@@ -71,9 +71,9 @@ class Turns:
         return account
 
 
-def _settle(account: _Account, turn: Turn) -> None:
-    if turn.tag is not None and (account.newest is None or turn.tag > account.newest):
-        account.newest = turn.tag
+def _charge(account: _Account, served: Served) -> None:
+    if served.tag is not None and (account.newest is None or served.tag > account.newest):
+        account.newest = served.tag
         account.left += 1
     else:
-        account.left = max(account.left - turn.sent / CHUNK, -DEBT)
+        account.left = max(account.left - served.sent / CHUNK, -DEBT)

@@ -1,7 +1,7 @@
-"""What a site says while it works: one line for each event, for people or for machines.
+"""A site's log: one line for each event, for people or for machines.
 
-Parts of what is logged come from whoever connects. So no line is longer than it may be, none has a control character in
-it, and a refusal is said once for each sender and reason, however often it happens; all of them are counted.
+Parts of the text come from whoever connects. So a line is bounded and has no control characters, and a rejection is
+logged once for each sender and kind of reason, however often it happens; all of them are counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from netfleet.runs.progress import Quiet
 
 #: Characters of a text that are kept.
 LONGEST = 300
-#: Pairs of sender and reason that are told apart: of one sender, and in all.
+#: Pairs of sender and kind of reason that are counted separately: per sender, and in total.
 OF_ONE, IN_ALL = 20, 1000
 OTHERS = ("others", "others")
 _PEER = re.compile(r"\b(?:ipv4|ipv6):(?P<host>\[[^\]\s]*\]|[^\s:()\[\]]+):\d+")
@@ -34,7 +34,7 @@ _VARYING = re.compile(
 
 
 class Stream(Protocol):
-    """Where lines go."""
+    """The file that lines are written to."""
 
     def write(self, text: str, /) -> object: ...
     def flush(self) -> object: ...
@@ -45,14 +45,14 @@ class Log:
 
     def __init__(self, site: str, stream: Stream | None = None, as_json: bool = False) -> None:
         self.site, self.as_json = site, as_json
-        self.refusals: Counter[tuple[str, str]] = Counter()  # by sender and kind of reason, see `sender` and `reason`
+        self.refusals: Counter[tuple[str, str]] = Counter()  # by sender and kind of reason
         self.lost = 0  # lines that could not be written
         self._stream: Stream = sys.stderr if stream is None else stream
         self._lock = threading.RLock()
         self._reasons: Counter[str] = Counter()  # by sender
 
-    def event(self, what: str, *, level: str = "info", **fields: Any) -> None:
-        """Say what happened."""
+    def event(self, what: str, *, level: str = "info", **fields: object) -> None:
+        """Log an event."""
         line = {"time": _now(), "level": level, "site": self.site, "event": what, **fields}
         line = {key: _clean(value) for key, value in line.items()}
         text = json.dumps(line) if self.as_json else _readable(line)
@@ -64,9 +64,9 @@ class Log:
                 self.lost += 1
 
     def refused(self, who: str, why: str) -> None:
-        """Something from `who` was not taken: said the first time, counted always."""
+        """Something from `who` was rejected: logged the first time, always counted."""
         name = sender(who)
-        pair = (name, reason(why))
+        pair = (name, kind_of_reason(why))
         with self._lock:
             pair, first = self._place(pair)
             self.refusals[pair] += 1
@@ -75,7 +75,7 @@ class Log:
                 self.event("refused", level="warning", who=name, why=why, **said)
 
     def _place(self, pair: tuple[str, str]) -> tuple[tuple[str, str], bool]:
-        """Under what a refusal is counted, and whether it is the first there."""
+        """The pair under which a rejection is counted, and whether it is the first there."""
         if pair in self.refusals:
             return pair, False
         if self._reasons[pair[0]] >= OF_ONE:
@@ -88,7 +88,7 @@ class Log:
 
 
 class Logged(Quiet):
-    """A display for a site that nobody watches: evaluations are events."""
+    """A display for a site without a terminal: evaluations become events."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -98,7 +98,7 @@ class Logged(Quiet):
 
 
 def sender(who: str) -> str:
-    """Who it was, without the port, which is another with every connection: "lab (10.0.0.1)"."""
+    """The sender without its port, which differs for every connection: "lab (10.0.0.1)"."""
     return printable(_PEER.sub(_host, unquote(who, errors="replace")))
 
 
@@ -106,8 +106,8 @@ def _host(found: re.Match[str]) -> str:
     return found["host"].strip("[]").removeprefix("::ffff:")
 
 
-def reason(why: str) -> str:
-    """The kind of a reason: the sentence without its numbers, hashes and quotations."""
+def kind_of_reason(why: str) -> str:
+    """A reason without its numbers, hashes and quotations."""
     return printable(_VARYING.sub("…", why[: 10 * LONGEST]))
 
 
@@ -115,25 +115,25 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _clean(value: Any) -> Any:
-    """A value that JSON has."""
+def _clean(value: object) -> object:
+    """A value that JSON can represent."""
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return printable(str(value))
 
 
 def printable(text: str) -> str:
-    """A bounded text without anything that ends a line or steers a terminal."""
+    """A bounded text without line ends and without control characters that a terminal would obey."""
     kept = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
     return kept if kept.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in kept)
 
 
-def _readable(line: dict[str, Any]) -> str:
+def _readable(line: dict[str, object]) -> str:
     time, level, site, event, *rest = line.items()
     said = " ".join(f"{key}={_quoted(value)}" for key, value in rest)
     return f"{time[1]} {level[1]:7} {site[1]}: {event[1]} {said}".rstrip()
 
 
-def _quoted(value: Any) -> str:
+def _quoted(value: object) -> str:
     text = str(value)
     return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text

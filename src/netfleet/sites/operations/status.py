@@ -1,209 +1,107 @@
-"""The state of all sites that were asked, for whoever looks after them."""
+"""The status of a site as one typed record, and as JSON between a site and whoever asks it.
+
+The answer of another site is checked and cleaned here before anybody uses it.
+"""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple, TypeVar, get_type_hints
 
-import networkx as nx
-from rich.console import Console
-from rich.filesize import decimal
-from rich.markup import escape
-from rich.table import Table
+from netfleet.errors import TransportError
+from netfleet.registry import fits
+from netfleet.sites.operations.logs import printable
 
-from netfleet.errors import CheckpointError
-from netfleet.runs.history import History
-from netfleet.runs.progress import in_words
-from netfleet.sites.operations.status_client import Said, ask_all, whom
-from netfleet.sites.planning.folders import RUN_FOLDER, SITE_FILE, Site, admitted, load_plan, load_site
-from netfleet.sites.planning.identity import OPERATOR, load_identity
-from netfleet.sites.runtime.model import MODEL_FILE
+#: Sums in a sketch.
+SUMS = 64
+_T = TypeVar("_T")
 
 
-class Invariant(NamedTuple):
-    """‖Σ(y − g)‖ over some sites after round t, and the sum of their norms to compare it with."""
+class Sketch(NamedTuple):
+    """Random sums of y − g after round t (see `runtime/status_builder.py`)."""
 
     t: int
-    sites: int
-    norm: float
-    of: float
+    sums: tuple[float, ...]
 
 
-def print_status(said: Sequence[Said], console: Console) -> None:
-    """A line for each site, then what can be said of all."""
-    console.print(_table(said))
-    answers = [each.table for each in said if each.table is not None]
-    remarks = [line for each in said for line in _remarks(each)]
-    groups = components(answers)
-    for line in [*remarks, *_apart_lines(answers), *_invariant_lines(answers, groups)]:
-        _say(console, line)
-    if len(groups) > 1:
-        parts = "; ".join(", ".join(group) for group in groups)
-        _say(console, f"These sites train in {len(groups)} groups that no longer reach each other: {parts}")
+@dataclass(frozen=True)
+class LinkStatus:
+    """A link to a neighbour, as one end sees it."""
+
+    name: str
+    number: int
+    round: int  # of the neighbour, at its last sign of life
+    lag: int  # rounds behind this site
+    heard: float | None  # seconds since its last sign of life
+    waiting: str  # why the site waits for it; empty: it does not
+    lost: int | None  # the first round without it
+    there: bool  # whether it takes part now
+    sent: int  # bytes
+    received: int
 
 
-def look(folder: Path) -> list[Said]:
-    """Ask all sites of a plan or operator's folder, or a site and its neighbours from its own."""
-    if (folder / SITE_FILE).is_file():
-        site, _ = load_site(folder)
-        return ask_all(whom([site, *site.neighbours]), load_identity(folder, site.name))
-    operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
-    sites = [*load_plan(operator).sites, *admitted(operator)]
-    return ask_all(whom(sites), load_identity(operator, OPERATOR))
+@dataclass(frozen=True)
+class SiteStatus:
+    """A site's answer to `netfleet status`."""
+
+    site: str
+    number: int
+    run: str
+    algorithm: str
+    state: str  # training, waiting, finished or left
+    round: int
+    rounds: int
+    seconds: float
+    bytes: int
+    record: Mapping[str, float | None]  # the last evaluation
+    neighbours: tuple[LinkStatus, ...]
+    known: Mapping[str, int]  # the last known round of every site, by number
+    apart: tuple[str, ...]  # sites that nobody in reach has heard of for long
+    refused: int
+    certificate_days: int
+    sketches: tuple[Sketch, ...]
+
+    def for_neighbour(self, name: str) -> SiteStatus:
+        """What a neighbour may see: of the links its own, and no sketch."""
+        own = tuple(link for link in self.neighbours if link.name == name)
+        return replace(self, neighbours=own, sketches=(), apart=())
+
+    def to_json(self) -> str:
+        """The record as it travels."""
+        return json.dumps(asdict(self))
 
 
-def print_json(said: Sequence[Said]) -> None:
-    """All that was answered, for programs."""
-    answers = [each.table for each in said if each.table is not None]
-    found = None if missing(answers) else invariant(answers)
-    print(
-        json.dumps(
-            {
-                "sites": {each.whom.name: each.table or {"error": each.why} for each in said},
-                "invariant": None if found is None else found._asdict(),
-                "components": components(answers),
-            }
-        )
-    )
+def parse_status(data: bytes, name: str) -> SiteStatus:
+    """The status of the site with this name, from bytes of any origin; raises TransportError and nothing else."""
+    try:
+        table = json.loads(data)
+    except (ValueError, RecursionError):
+        raise TransportError("answered something that is not JSON") from None
+    try:
+        links = tuple(_record(LinkStatus, each) for each in table["neighbours"])
+        sketches = tuple(_record(Sketch, dict(zip(Sketch._fields, each, strict=True))) for each in table["sketches"])
+        status = _record(SiteStatus, {**table, "neighbours": links, "sketches": sketches})
+    except (KeyError, TypeError, ValueError):
+        status = None
+    if status is None or status.site != name or any(len(sketch.sums) != SUMS for sketch in status.sketches):
+        raise TransportError("answered something that is not this site's status; it may run another version")
+    return status
 
 
-def print_results(folder: Path, sites: Sequence[Site], console: Console) -> None:
-    """What every site had in the end, from its history."""
-    table = _columns("site", "rounds", "accuracy", "sent", "model")
-    for site in sites:
-        model = folder / site.name / MODEL_FILE
-        try:
-            record = History.load(folder / site.name / RUN_FOLDER).records[-1]
-            cells = [str(record["round"]), _quality(record), decimal(record["bytes"])]
-        except (CheckpointError, IndexError):
-            cells = ["–"] * 3
-        table.add_row(site.name, *cells, model.name if model.exists() else "–")
-    console.print(table)
-    _say(console, f"Models are in {folder}/NAME, histories in {folder}/NAME/{RUN_FOLDER}.")
+def _record(cls: type[_T], table: Mapping[str, object]) -> _T:
+    """A record from a table that has all of its fields, each of its type; unknown keys are ignored."""
+    return cls(**{key: _checked(table[key], hint) for key, hint in get_type_hints(cls).items()})
 
 
-def _columns(*heads: str) -> Table:
-    """A table that fits a terminal; names may be folded, numbers not."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    for head in heads:
-        text = head in ("site", "state", "model")
-        table.add_column(head, justify="left" if text else "right", no_wrap=head != "site", overflow="fold")
-    return table
-
-
-def _table(said: Sequence[Said]) -> Table:
-    table = _columns("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "cert.")
-    newest = max((each.table["round"] for each in said if each.table), default=0)
-    for each in said:
-        table.add_row(*map(escape, (each.whom.name, *_cells(each.table, newest))))
-    return table
-
-
-def _cells(answer: dict[str, Any] | None, newest: int) -> list[str]:
-    if answer is None:
-        return ["no answer", *["–"] * 7]
-    record, links = answer["record"], answer["neighbours"]
-    return [
-        answer["state"],
-        f"{answer['round']}/{answer['rounds']}",
-        str(newest - answer["round"]),
-        _quality(record),
-        decimal(sum(link["sent"] for link in links)),
-        decimal(sum(link["received"] for link in links)),
-        str(answer["refused"]),
-        f"{answer['certificate_days']} days",
-    ]
-
-
-def _quality(record: dict[str, Any]) -> str:
-    if record.get("accuracy") is not None:
-        return f"{100 * record['accuracy']:.1f} %"
-    return f"loss {record['loss']:.4g}" if record.get("loss") is not None else "–"
-
-
-def _remarks(said: Said) -> list[str]:
-    """What is worth a line of its own."""
-    if said.table is None:
-        return [f"{said.whom.name}: {said.why}"]
-    lines = []
-    for link in said.table["neighbours"]:
-        if link["lost"] is not None:
-            lines.append(f"{said.whom.name}: without {link['name']} since round {link['lost']}")
-        elif link["waiting"]:
-            heard = "never heard of" if link["heard"] is None else f"last heard of {in_words(link['heard'])} ago"
-            lines.append(f"{said.whom.name}: waits for {link['name']}, which {link['waiting']}; {heard}")
-    return lines
-
-
-def _apart_lines(answers: Sequence[dict[str, Any]]) -> list[str]:
-    """Who hears no more of whom, unless it has been said that they lost each other."""
-    links = [(answer["site"], link) for answer in answers for link in answer["neighbours"]]
-    names = {f"site {link['number']}": link["name"] for _, link in links}  # a site knows its neighbours' only
-    lost = {(site, link["name"]) for site, link in links if link["lost"] is not None}
-    lines: dict[str, list[str]] = {}
-    for answer in answers:
-        apart = [names.get(name, name) for name in answer["apart"]]
-        if apart := [name for name in apart if (answer["site"], name) not in lost]:
-            lines.setdefault(", ".join(apart), []).append(answer["site"])
-    return [f"{', '.join(sites)}: no longer connected to {apart}" for apart, sites in lines.items()]
-
-
-def missing(answers: Sequence[dict[str, Any]]) -> list[str]:
-    """Sites that train with those who answered, but did not answer."""
-    there = {link["name"] for answer in answers for link in answer["neighbours"] if link["there"]}
-    return sorted(there - {answer["site"] for answer in answers})
-
-
-def invariant(answers: Sequence[dict[str, Any]]) -> Invariant | None:
-    """Σ(y − g) after the newest round that all of these sites still have a sketch of."""
-    sketches = [{int(t): sums for t, sums in answer["sketches"]} for answer in answers]
-    shared = set.intersection(*(set(each) for each in sketches)) if sketches else set()
-    if not shared:
-        return None
-    t = max(shared)
-    columns = list(zip(*(each[t] for each in sketches), strict=True))
-    norm = math.hypot(*(math.fsum(column) for column in columns))
-    return Invariant(t, len(answers), norm, math.fsum(math.hypot(*each[t]) for each in sketches))
-
-
-def _invariant_lines(answers: Sequence[dict[str, Any]], groups: Sequence[Sequence[str]]) -> list[str]:
-    """Σ(y − g) of every group of sites."""
-    if not answers:
-        return ["No site answered: none is running, or none can be reached from here."]
-    if not any(answer["sketches"] for answer in answers):
-        return [f"{answers[0]['algorithm']} tracks no gradient: there is no Σ(y − g)."]
-    return [
-        _invariant_line(
-            [answer for answer in answers if answer["site"] in group],
-            f" ({', '.join(group)})" if len(groups) > 1 else "",
-        )
-        for group in groups
-    ]
-
-
-def _invariant_line(answers: Sequence[dict[str, Any]], whose: str) -> str:
-    if names := missing(answers):
-        return f"Σ(y − g) is 0 over all sites that train together only; there is no answer from {', '.join(names)}."
-    if silent := [answer["site"] for answer in answers if not answer["sketches"]]:
-        return f"Σ(y − g): nothing from {', '.join(silent)}; sites tell it the operator only, after their first round."
-    found = invariant(answers)
-    if found is None:
-        return f"Σ(y − g): there is no round of which all of these sites{whose} still know."
-    where = f"after round {found.t} over {found.sites} sites{whose}"
-    return f"‖Σ(y − g)‖ = {found.norm:.2e} {where}, where Σ‖y − g‖ = {found.of:.3g}."
-
-
-def components(answers: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Groups of sites that reach each other: a link is there if no end that answered has given it up."""
-    graph, names = nx.Graph(), {answer["site"] for answer in answers}
-    graph.add_nodes_from(names)
-    up = {(answer["site"], link["name"]) for answer in answers for link in answer["neighbours"] if link["there"]}
-    graph.add_edges_from((a, b) for a, b in up if (b, a) in up or b not in names)
-    return sorted(sorted(group) for group in nx.connected_components(graph))
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def _checked(value: object, hint: object) -> object:
+    """A value of the right type, without control characters that a terminal would obey."""
+    if not fits(value, hint):
+        raise ValueError
+    if isinstance(value, dict):
+        inner = hint.__args__[1]  # type: ignore[attr-defined]
+        return {printable(str(key)): _checked(each, inner) for key, each in value.items()}
+    if isinstance(value, list):
+        return tuple(printable(each) if isinstance(each, str) else each for each in value)
+    return printable(value) if isinstance(value, str) else value

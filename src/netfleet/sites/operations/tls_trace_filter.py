@@ -1,13 +1,13 @@
-"""What gRPC writes about TLS handshakes, taken out of a stream of bytes that is otherwise passed on as it is.
+"""Filters gRPC's trace of TLS handshakes out of standard error, and passes everything else on unchanged.
 
-gRPC tells no caller why a handshake failed; it only traces it, to standard error, in records such as
+gRPC does not tell its caller why a handshake failed; it only traces it, to standard error, in records such as
 
     I1117 04:16:56.397934    5336 handshaker.cc:155] CallNextHandshakerLocked: error=UNKNOWN: Ssl handshake failed (…
     === Source Location Trace: ===
     src/core/util/status_helper.cc:68
      shutdown=false index=2, args={…, grpc.internal.endpoint_peer_address=ipv4:127.0.0.1:34042, …}, exit_early=0}
 
-This file runs as a program too, beside a site's process (see `handshakes.py`), and so needs nothing but Python.
+This file also runs as a program beside a site's process (see `tls_refusals.py`), so it imports nothing but Python.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import select
 import signal
 from collections import Counter
 
-#: Who was refused, and why.
+#: Who was rejected, and why.
 Refusal = tuple[str, str]
 
-#: Refusals that wait for being told, and errors of gRPC from one place in its source that are passed on.
+#: Kinds of rejections that wait to be reported, and errors from one place in gRPC's source that are passed on.
 _WAITING, _ERRORS = 1000, 10
 _LONGEST = 1 << 16
 _RECORD = re.compile(rb"(?P<level>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ (?P<place>[\w.]+\.(?:cc|h):\d+)\] ")
@@ -50,17 +50,17 @@ _REASONS = [
 ]
 
 
-class Sieve:
-    """Sorts what was written to standard error: gRPC's trace is kept back, the rest passes."""
+class TraceFilter:
+    """Splits what was written to standard error: gRPC's trace is removed, the rest passes."""
 
     def __init__(self) -> None:
-        self._rest = b""  # of a line that may become gRPC's
-        self._within = False  # whether the line before was passed on without its end
-        self._record: list[bytes] = []  # lines of gRPC's last record
+        self._rest = b""  # the beginning of a line that may be gRPC's
+        self._within = False  # whether the last line was passed on without its end
+        self._record: list[bytes] = []  # the lines of gRPC's last record
         self._errors: Counter[bytes] = Counter()
 
     def feed(self, data: bytes) -> tuple[bytes, list[Refusal]]:
-        """What to pass on of these bytes and those before, and the refusals found."""
+        """What to pass on of these bytes and those before, and the rejections found."""
         passed, found = bytearray(), list[Refusal]()
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -72,12 +72,12 @@ class Sieve:
         return bytes(passed), found
 
     def end(self) -> tuple[bytes, list[Refusal]]:
-        """What was still held back."""
+        """What was still held back at the end."""
         found: list[Refusal] = []
         return self._line(self._rest, found) if self._rest else b"", found
 
     def _may_be_grpc(self, rest: bytes) -> bool:
-        """Whether a line that begins like this may be gRPC's; what cannot be is not held up until the line ends."""
+        """Whether a line that begins like this may be gRPC's; any other line passes before its end."""
         if self._within or len(rest) > _LONGEST:
             return False
         if rest[:1] in (b"I", b"W", b"E", b"F"):
@@ -103,7 +103,7 @@ class Sieve:
         return b""
 
     def _kept_back(self, record: re.Match[bytes]) -> bool:
-        """Traces are; errors are not, unless there are many of one kind; what gRPC says when it dies never is."""
+        """Traces are; errors are not, unless there are many of one kind; a fatal error never is."""
         if record["level"] != b"E":
             return record["level"] != b"F"
         self._errors[record["place"]] += 1
@@ -111,7 +111,7 @@ class Sieve:
 
 
 def refusals(record: str) -> list[Refusal]:
-    """Who was refused and why, if a record of gRPC says that."""
+    """Who was rejected and why, if a record says so."""
     failed, peer, server = _FAILED.search(record), _PEER.search(record), _SERVER.search(record)
     if failed is None or peer is None:
         return []
@@ -124,58 +124,58 @@ def refusals(record: str) -> list[Refusal]:
 
 
 def failure(error: str) -> str | None:
-    """What a handshake failed for, in our words; None where the other hung up, or could not be reached."""
+    """Why a handshake failed, in our words; None if the other closed the connection or could not be reached."""
     words = _WORDS.search(error)
     found = (why for pattern, why in _REASONS if pattern.search(error))
     return next((why.format(words[1] if words else "unknown") for why in found), None)
 
 
-def sift(source: int, told: int, through: int) -> None:
-    """Copy from one file descriptor to another until there is no more, and tell of refusals on a third.
+def run_filter(source: int, reports: int, output: int) -> None:
+    """Copy from one file descriptor to another until the end, and report rejections on a third.
 
-    Nobody ever waits for `told` to be read: what does not fit waits here.
+    The copy never waits for a reader of `reports`: what does not fit waits here.
     """
-    sieve, waiting = Sieve(), Counter[Refusal]()
-    os.set_blocking(told, False)
+    trace_filter, waiting = TraceFilter(), Counter[Refusal]()
+    os.set_blocking(reports, False)
     while True:
-        readable, _, _ = select.select([source], [told] if waiting else [], [])
-        _tell(waiting, told)
+        readable, _, _ = select.select([source], [reports] if waiting else [], [])
+        _report(waiting, reports)
         if readable:
             data = os.read(source, 1 << 16)
-            passed, found = sieve.feed(data) if data else sieve.end()
-            _write(through, passed)
+            passed, found = trace_filter.feed(data) if data else trace_filter.end()
+            _write(output, passed)
             for who, why in found:
                 waiting[(who, why) if len(waiting) < _WAITING else ("others", why)] += 1
             if not data:
                 break
-    os.set_blocking(told, True)
-    _tell(waiting, told)
+    os.set_blocking(reports, True)
+    _report(waiting, reports)
 
 
-def _tell(waiting: Counter[Refusal], told: int) -> None:
+def _report(waiting: Counter[Refusal], reports: int) -> None:
     while waiting:
         (who, why), times = next(iter(waiting.items()))
         try:
-            os.write(told, f"{times}\t{who}\t{why}\n".encode())  # short enough to be written at once or not at all
+            os.write(reports, f"{times}\t{who}\t{why}\n".encode())  # short enough to be written at once or not at all
         except BlockingIOError:
             return
-        except OSError:  # nobody is there to be told
+        except OSError:  # nobody reads the reports
             waiting.clear()
             return
         del waiting[who, why]
 
 
-def _write(through: int, data: bytes) -> None:
+def _write(output: int, data: bytes) -> None:
     while data:
         try:
-            data = data[os.write(through, data) :]
+            data = data[os.write(output, data) :]
         except BlockingIOError:
-            select.select([], [through], [])
-        except OSError:  # a terminal that is gone; whoever writes to it must not be held up
+            select.select([], [output], [])
+        except OSError:  # a closed terminal must not block the writer
             return
 
 
 if __name__ == "__main__":
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)  # it ends when nobody can write any more, and so loses nothing
-    sift(0, 1, 2)
+        signal.signal(each, signal.SIG_IGN)  # it ends when nobody can write any more, so it loses nothing
+    run_filter(0, 1, 2)

@@ -1,7 +1,7 @@
-"""A site that joins a running training: its folder, and the file that its neighbours need.
+"""Lets a new site join a running training: makes its folder, and the file that its neighbours need.
 
-The plan stays as it is, and so does the hash of the run. The new links take their weight from what their ends keep for
-themselves, so W stays symmetric and doubly stochastic. A neighbour agrees by putting the file into its folder.
+The plan and the hash of the run do not change. The new links take their weight from the own weights of their two ends,
+so W stays symmetric and doubly stochastic. A neighbour agrees by putting the file into its folder.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from netfleet.errors import ConfigError
-from netfleet.files import write_atomically
 from netfleet.sites.planning import plan as planning
+from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem
 from netfleet.sites.planning.folders import (
     ADMITTED_FOLDER,
     EXPERIMENT_FILE,
@@ -23,40 +23,40 @@ from netfleet.sites.planning.folders import (
     Site,
     admitted,
     load_plan,
-    site_table,
 )
-from netfleet.sites.planning.identity import OPERATOR, Authority, certificate_pem
-from netfleet.sites.planning.nodes_file import Node, check_hosts
+from netfleet.sites.planning.nodes_file import NodeEntry, check_hosts
 
 
-def admit(folder: Path, node: Node, names: Sequence[str], authority: Authority, days: int = 365) -> tuple[Site, float]:
-    """Make the new site's folder in that of the plan; returns the site and the weight of its links."""
+def admit(
+    folder: Path, node: NodeEntry, names: Sequence[str], authority: Authority, days: int = 365
+) -> tuple[Site, float]:
+    """Make the new site's folder inside the plan's folder; returns the site and the weight of its links."""
     plan = load_plan(folder / OPERATOR)
     others = [*plan.sites, *admitted(folder / OPERATOR)]
     _check_free(node, others, folder)
-    site = _site(node, _chosen(names, others, plan), others, plan)
+    site = _site(node, _chosen(names, others), others, plan)
     weight = site.neighbours[0].weight
     about = asdict(Neighbour(site.name, site.number, site.address, weight))
     planning.write_folder(folder / site.name, _files(folder, plan, site, node, authority, days, about))
     for name in names:
-        if (folder / name).is_dir():  # the neighbour's folder is here: a trial on one machine
+        if (folder / name).is_dir():  # the neighbour's folder exists here: a trial on one machine
             (folder / name / NEIGHBOURS_FOLDER).mkdir(exist_ok=True)
-            _write(folder / name / NEIGHBOURS_FOLDER / f"{site.name}.toml", planning.toml(about))
+            planning.write_file(folder / name / NEIGHBOURS_FOLDER / f"{site.name}.toml", planning.toml(about))
     (folder / OPERATOR / ADMITTED_FOLDER).mkdir(exist_ok=True)
-    _write(folder / OPERATOR / ADMITTED_FOLDER / f"{site.name}.toml", planning.toml(site_table(site)))
+    planning.write_file(folder / OPERATOR / ADMITTED_FOLDER / f"{site.name}.toml", planning.toml(asdict(site)))
     return site, weight
 
 
-def _check_free(node: Node, others: Sequence[Site], folder: Path) -> None:
+def _check_free(node: NodeEntry, others: Sequence[Site], folder: Path) -> None:
     for site in others:
         if node.name.lower() == site.name.lower() or str(node.dialled) == site.address:
-            raise ConfigError(f"{node.name} at {node.address}: {site.name} at {site.address} is already there")
-    check_hosts([*(Node(site.name, site.address) for site in others), node])
+            raise ConfigError(f"{node.name} at {node.address}: {site.name} at {site.address} already exists")
+    check_hosts([*(NodeEntry(site.name, site.address) for site in others), node])
     if (folder / node.name).exists():
-        raise ConfigError(f"{folder / node.name} is already there; remove it, or choose another name")
+        raise ConfigError(f"{folder / node.name} already exists; remove it, or choose another name")
 
 
-def _chosen(names: Sequence[str], others: Sequence[Site], plan: Plan) -> list[Site]:
+def _chosen(names: Sequence[str], others: Sequence[Site]) -> list[Site]:
     known = {site.name: site for site in others}
     unknown = [name for name in names if name not in known]
     if unknown or not names or len(set(names)) != len(names):
@@ -66,8 +66,8 @@ def _chosen(names: Sequence[str], others: Sequence[Site], plan: Plan) -> list[Si
     return [known[name] for name in names]
 
 
-def _site(node: Node, chosen: Sequence[Site], others: Sequence[Site], plan: Plan) -> Site:
-    """The new site with its row: half of what the poorest of its neighbours has left for itself, at most 1/(n + 1)."""
+def _site(node: NodeEntry, chosen: Sequence[Site], others: Sequence[Site], plan: Plan) -> Site:
+    """The new site with its row of W: each link gets half of the smallest own weight left among its neighbours."""
     taken = {site.name: 0.0 for site in others}
     for site in others[len(plan.sites) :]:
         for each in site.neighbours:
@@ -76,7 +76,7 @@ def _site(node: Node, chosen: Sequence[Site], others: Sequence[Site], plan: Plan
     weight = min(min(left.values()) / 2, 1 / (len(chosen) + 1))
     if weight < 1e-6:
         poorest = min(left, key=lambda name: left[name])
-        raise ConfigError(f"{poorest} keeps no weight for itself that it could give a new neighbour; choose others")
+        raise ConfigError(f"{poorest} has no own weight left to give to a new neighbour; choose other neighbours")
     first = plan.sites[0]
     return Site(
         name=node.name,
@@ -92,19 +92,15 @@ def _site(node: Node, chosen: Sequence[Site], others: Sequence[Site], plan: Plan
 
 
 def _files(
-    folder: Path, plan: Plan, site: Site, node: Node, authority: Authority, days: int, about: dict[str, object]
+    folder: Path, plan: Plan, site: Site, node: NodeEntry, authority: Authority, days: int, about: dict[str, object]
 ) -> dict[str, bytes]:
     experiment = folder / OPERATOR / EXPERIMENT_FILE
     if not experiment.is_file():
         raise ConfigError(f"{experiment} is missing; copy it from any site's folder of this plan")
     return {
-        SITE_FILE: planning.toml(site_table(site), planning.site_head(site.name)),
+        SITE_FILE: planning.toml(asdict(site), planning.site_head(site.name)),
         EXPERIMENT_FILE: experiment.read_bytes(),
         "ca.pem": certificate_pem(authority.certificate),
         f"{site.name}.toml": planning.toml(about),
         **planning.site_credentials(authority, node, days),
     }
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomically(path, lambda file: file.write(content))

@@ -1,8 +1,8 @@
-"""What a site knows of a plan, and what the operator knows; both are read back from their folders, and checked.
+"""The folders of a site and of the operator: what they contain, and how they are read back and checked.
 
-The run's hash covers the experiment, the sites' names in their order and the weights. It does not cover addresses,
-because a site may move: then its neighbours change a line of their `site.toml`. A site has the digest of every row of W
-but only its own row, so it can check its row and the hash without being told who else talks to whom.
+The hash of the run covers the experiment, the sites' names in their order and the weights. It does not cover addresses,
+because a site may move: its neighbours then change a line of their `site.toml`. A site has the digest of every row of W
+but only its own row. So it can check its row and the hash without knowing who else talks to whom.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from netfleet.errors import ConfigError
 from netfleet.runs.config import Experiment, Table, config_hash, load_experiment, make, read_toml
@@ -19,15 +18,15 @@ from netfleet.sites.planning.nodes_file import check_name, check_patience, parse
 SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.toml"
 #: In a site's folder: its history and checkpoints, and the file that asks it to leave.
 RUN_FOLDER, LEAVE_FILE = "run", "leave"
-#: Neighbours that came after the plan was made, a file each.
+#: Neighbours that joined after the plan was made, one file each.
 NEIGHBOURS_FOLDER = "neighbours.d"
-#: In the operator's folder: sites that came after the plan was made.
+#: In the operator's folder: sites that joined after the plan was made.
 ADMITTED_FOLDER = "admitted"
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Whom a site talks to, and the weight of that link in W."""
+    """A site that this one talks to, and the weight of that link in W."""
 
     name: str
     number: int
@@ -43,7 +42,7 @@ class Neighbour:
 class Site:
     """One worker of the plan: its row of W by name, and where it listens.
 
-    `run` is the hash of the run in hexadecimal, `digests` those of all rows by which it can be checked.
+    `run` is the hash of the run in hexadecimal; `digests` are the hashes of all rows, from which it can be checked.
     """
 
     name: str
@@ -64,12 +63,12 @@ class Site:
 
     @property
     def workers(self) -> int:
-        """How many sites there are in all."""
+        """Number of sites in the plan."""
         return len(self.digests)
 
     @property
     def planned(self) -> bool:
-        """Whether the plan has it; others join later."""
+        """Whether the site is in the plan; others join later."""
         return self.number < self.workers
 
     @property
@@ -81,7 +80,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Plan:
-    """What the operator knows: all sites, and what they run. `experiment` is the hash of the run's config."""
+    """All sites and what they run, as the operator knows it. `experiment` is the hash of the run's config."""
 
     name: str
     algorithm: str
@@ -97,14 +96,14 @@ def run_hash(experiment: str, digests: Iterable[str]) -> str:
     return config_hash([experiment, list(digests)])
 
 
-def signed(sites: Sequence[Site], experiment: str) -> tuple[Site, ...]:
+def with_hashes(sites: Sequence[Site], experiment: str) -> tuple[Site, ...]:
     """The sites with the digests of all rows and the hash of the run."""
     digests = tuple(site.digest for site in sites)
     return tuple(replace(site, digests=digests, run=run_hash(experiment, digests)) for site in sites)
 
 
 def load_site(folder: Path) -> tuple[Site, Experiment]:
-    """A site's folder as `netfleet plan` made it; neither its row of W nor its experiment may have been changed."""
+    """Read a site's folder; raise if its row of W or its experiment has changed since `netfleet plan`."""
     path = folder / SITE_FILE
     _expect(path, "a site's folder")
     site = _site(read_toml(path), path)
@@ -124,32 +123,32 @@ def load_site(folder: Path) -> tuple[Site, Experiment]:
 
 
 def load_plan(folder: Path) -> Plan:
-    """The operator's folder as `netfleet plan` made it."""
+    """Read the operator's folder; raise if it has changed since `netfleet plan`."""
     path = folder / PLAN_FILE
     _expect(path, "the operator's folder")
     table = read_toml(path)
     told = {"digests": [], "run": str(table.get("run", "")), "patience": table.pop("patience", 0)}
     sites = [_site({**told, **each}, path) for each in _tables(table, "sites", path)]
     plan = make(Plan, {**table, "sites": sites}, str(path))
-    found = signed(plan.sites, plan.experiment)
+    found = with_hashes(plan.sites, plan.experiment)
     if not found or found[0].run != plan.run:
         raise ConfigError(f"{path} does not have the sites and weights of run {plan.run[:12]}; restore the file")
     return replace(plan, sites=found)
 
 
+def all_sites(folder: Path) -> list[Site]:
+    """Every site that the operator's folder knows: those of the plan, then those that joined later."""
+    return [*load_plan(folder).sites, *admitted(folder)]
+
+
 def admitted(folder: Path) -> list[Site]:
-    """The sites that came after the plan was made, by number, from the operator's folder."""
+    """The sites that joined after the plan was made, by number, from the operator's folder."""
     paths = sorted((folder / ADMITTED_FOLDER).glob("*.toml"))
     return sorted((_site(read_toml(path), path) for path in paths), key=lambda site: site.number)
 
 
-def site_table(site: Site) -> Table:
-    """A site as its folder's file has it."""
-    return asdict(site)
-
-
 def plan_table(plan: Plan) -> Table:
-    """A plan as the operator's file has it: what all sites share is said once, what follows from the rest never."""
+    """A plan as the operator's file has it; what all sites share is written once."""
     shared = ("digests", "run", "patience")
     sites = [{k: v for k, v in asdict(site).items() if k not in shared} for site in plan.sites]
     return {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience}
@@ -169,7 +168,7 @@ def _site(table: Table, path: Path) -> Site:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _tables(table: Table, key: str, path: Path) -> list[dict[str, Any]]:
+def _tables(table: Table, key: str, path: Path) -> list[Table]:
     found = table.get(key, [])
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise ConfigError(f"{path}: {key} must be [[{key}]] tables, got {found!r}; restore the file")

@@ -1,13 +1,13 @@
 """nodes.toml: which sites train together, and where the others reach them.
 
-    patience = 0                     # seconds after which an unreachable neighbour is given up; 0: wait for ever
+    patience = 0                     # seconds after which an unreachable neighbour is given up; 0: never
     [[nodes]]
     name = "hospital-a"              # letters, digits, - and _
     address = "10.0.0.1:7400"        # what the others dial; IPv6 as [::1]:7400
     listen = "0.0.0.0:7400"          # default: all interfaces, on the address's port
-    request = "hospital-a.csr"       # the site's own certificate request, relative to this file; default: we make a key
+    request = "hospital-a.csr"       # its certificate request, relative to this file; default: netfleet makes a key
 
-The order of the sites is that of the workers.
+Sites and workers have the same order.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Address(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Node:
-    """A site as nodes.toml has it."""
+class NodeEntry:
+    """One `[[nodes]]` table of nodes.toml."""
 
     name: str
     address: str
@@ -52,27 +52,27 @@ class Node:
         check_name(self.name)
         if self.dialled.host in ("0.0.0.0", "::"):
             raise ConfigError(
-                f"address of {self.name}: nobody can dial {self.address}; write the address that the other sites reach "
-                f"it by, and listen = {self.address!r} if it is to listen everywhere"
+                f"address of {self.name}: nobody can dial {self.address}; write the address at which the other sites "
+                f"reach it, and listen = {self.address!r} if it should listen everywhere"
             )
         self.listened  # noqa: B018 (raises)
 
     @property
     def dialled(self) -> Address:
-        """Where the others reach the site."""
+        """The address at which the others reach the site."""
         return parse_address(self.address, f"address of {self.name}")
 
     @property
     def listened(self) -> Address:
-        """Where the site itself waits for them."""
+        """The address on which the site listens."""
         return parse_address(self.listen or f"[::]:{self.dialled.port}", f"listen of {self.name}")
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """All sites in the order of the workers."""
+class NodesFile:
+    """nodes.toml: all sites in the order of the workers."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodeEntry, ...]
     patience: float = 0.0
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ class Nodes:
         check_hosts(self.nodes)
 
 
-def load_nodes(path: Path) -> Nodes:
+def load_nodes(path: Path) -> NodesFile:
     """Read and check a nodes.toml."""
     table = read_toml(path)
     found = table.get("nodes", [])
@@ -92,30 +92,30 @@ def load_nodes(path: Path) -> Nodes:
         raise ConfigError(f"{path}: nodes must be [[nodes]] tables, one per site, got {found!r}")
     try:
         nodes = [_node(each, number, path.parent) for number, each in enumerate(found, start=1)]
-        return make(Nodes, {**table, "nodes": nodes}, "the file")
+        return make(NodesFile, {**table, "nodes": nodes}, "the file")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _node(table: dict[str, Any], number: int, folder: Path) -> Node:
-    node = make(Node, table, f"[[nodes]] number {number}")
+def _node(table: dict[str, Any], number: int, folder: Path) -> NodeEntry:
+    node = make(NodeEntry, table, f"[[nodes]] number {number}")
     return replace(node, request=str(folder / node.request)) if node.request else node
 
 
 def check_name(name: str) -> None:
-    """Raise unless the name can be that of a folder, of a certificate and of a host."""
+    """Raise unless the name is valid for a folder, a certificate and a host."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
-            f"name {name!r} cannot be a site's; take up to 63 letters, digits, - and _, a letter or digit first"
+            f"name {name!r} is not valid for a site; use up to 63 letters, digits, - and _, a letter or digit first"
         )
     if name.lower() in RESERVED:
         raise ConfigError(f"name {name!r} is reserved ({', '.join(RESERVED)}); call the site something else")
 
 
 def check_patience(seconds: float) -> None:
-    """Raise unless it is a time to wait."""
+    """Raise unless it is a valid time to wait."""
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise ConfigError(f"patience must be a number of seconds from 0 (wait for ever) on, got {seconds}")
+        raise ConfigError(f"patience must be a number of seconds, 0 (wait for ever) or more, got {seconds}")
 
 
 def parse_address(text: str, where: str) -> Address:
@@ -143,7 +143,7 @@ def _host(host: str, where: str) -> str:
 
 
 def _check_unique(values: Iterable[str], what: str) -> None:
-    """Raise if two differ in nothing, or in case only: neither host names nor all file systems tell those apart."""
+    """Raise if two are equal up to case: host names and some file systems ignore case."""
     seen: dict[str, str] = {}
     for value in values:
         if value.lower() in seen:
@@ -151,8 +151,8 @@ def _check_unique(values: Iterable[str], what: str) -> None:
         seen[value.lower()] = value
 
 
-def check_hosts(nodes: Iterable[Node]) -> None:
-    """Raise if a site's host is called like another site: its certificate would then pass for the other's."""
+def check_hosts(nodes: Iterable[NodeEntry]) -> None:
+    """Raise if a site's host has the name of another site: its certificate would then be valid for both."""
     names = {node.name.lower(): node.name for node in nodes}
     for node in nodes:
         host = node.dialled.host

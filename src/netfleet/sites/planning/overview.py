@@ -1,4 +1,4 @@
-"""A plan in the words of whoever has to set it up: the sites, the firewalls, what to do next."""
+"""Prints a plan for the people who set it up: the sites, the firewall rules, what to do next."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from netfleet.sites.planning.nodes_file import parse_address
 
 
 def print_plan(plan: Plan, out: Path, console: Console, brought: Collection[str] = ()) -> None:
-    """Say all of it; `brought` are the sites that came with a certificate request."""
+    """Print all of it; `brought` are the sites that sent a certificate request."""
     console.print(_sites(plan))
-    _say(console, f"λ = {plan.lam:.6g}, spectral gap {1 - plan.lam:.6g}, run {plan.run}")
-    _say(console, "\nFirewall: let these in, and nobody else.")
+    say(console, f"λ = {plan.lam:.6g}, spectral gap {1 - plan.lam:.6g}, run {plan.run}")
+    say(console, "\nFirewall: allow these connections and no others.")
     for site in plan.sites:
-        _say(console, f"  {site.name}: {firewall(site)}")
-    _say(console, "\nNext")
+        say(console, f"  {site.name}: {firewall(site)}")
+    say(console, "\nNext")
     for number, step in enumerate(_steps(out, brought), start=1):
-        _say(console, f"  {number}. {step}")
+        say(console, f"  {number}. {step}")
 
 
 def print_admission(site: Site, weight: float, folder: Path, console: Console) -> None:
-    """Say what to do so that a new site can join."""
+    """Print what to do so that a new site can join."""
     names = ", ".join(each.name for each in site.neighbours)
-    _say(console, f"{site.name} is number {site.number}; each of its links has weight {weight:.6g}.")
-    _say(console, f"\nFirewall: let {site.name} ({parse_address(site.address, 'address').host}) in at {names}.")
-    _say(console, f"  {site.name}: {firewall(site)}")
-    _say(console, "\nNext")
-    _say(console, f"  1. {names}: put {folder / site.name / site.name}.toml into neighbours.d in the site's folder.")
-    _say(console, f"  2. Copy {folder / site.name} to the new site, over a channel that you trust.")
-    _say(console, f"  3. There: netfleet node {site.name}. Nobody has to restart.")
+    say(console, f"{site.name} is number {site.number}; each of its links has weight {weight:.6g}.")
+    say(console, f"\nFirewall: allow {site.name} ({parse_address(site.address, 'address').host}) at {names}.")
+    say(console, f"  {site.name}: {firewall(site)}")
+    say(console, "\nNext")
+    say(console, f"  1. {names}: put {folder / site.name / site.name}.toml into neighbours.d in the site's folder.")
+    say(console, f"  2. Copy {folder / site.name} to the new site, over a channel that you trust.")
+    say(console, f"  3. There: netfleet node {site.name}. Nobody has to restart.")
 
 
 def firewall(site: Site) -> str:
-    """Which port must be open at a site, and for whom."""
+    """The port that must be open at a site, and for whom."""
     dialled, listened = parse_address(site.address, "address").port, parse_address(site.listen, "listen").port
     port = f"TCP {dialled}" if dialled == listened else f"TCP {dialled}, forwarded to {listened},"
     hosts = [f"{each.name} ({parse_address(each.address, 'address').host})" for each in site.neighbours]
@@ -57,9 +57,10 @@ def _steps(out: Path, brought: Collection[str]) -> list[str]:
     if brought:
         steps.append(f"{', '.join(brought)}: put the private key of the request beside it as node.key (mode 600).")
     if (out / "ca").exists():
-        steps.append(f"Move {out / 'ca'} offline: whoever has ca.key can pass for any site.")
+        steps.append(f"Move {out / 'ca'} offline: its key can issue a certificate for any site.")
     return [*steps, "At each site: netfleet node NAME"]
 
 
-def _say(console: Console, text: str) -> None:
+def say(console: Console, text: str) -> None:
+    """Print a text as it is: no markup, no line breaks of rich's own."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

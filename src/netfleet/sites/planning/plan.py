@@ -1,10 +1,10 @@
 """From an experiment and a list of sites to one folder per site: its row of W, its experiment and its certificate.
 
     DIR/NAME/      site.toml, experiment.toml, ca.pem, node.pem, node.key (not if the site brought a request)
-    DIR/operator/  plan.toml, experiment.toml, ca.pem, node.pem, node.key: to ask the sites how they are
-    DIR/ca/        ca.pem, ca.key: to make further certificates (not if the authority was given)
+    DIR/operator/  plan.toml, experiment.toml, ca.pem, node.pem, node.key: to ask the sites for their status
+    DIR/ca/        ca.pem, ca.key: to issue further certificates (not if the authority was given)
 
-All is made in memory first, so bad input leaves no trace; then in a hidden folder beside DIR, which becomes DIR.
+Everything is made in memory first, so bad input leaves no files; then in a hidden folder that is renamed to DIR.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import secrets
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import tomli_w
 
@@ -29,8 +28,8 @@ from netfleet.registry import parameters, split
 from netfleet.runs.build import build_topology, check_steps, network_for
 from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment
 from netfleet.runs.run import without_none
-from netfleet.sites.planning import certificates as pem
-from netfleet.sites.planning import identity as tls
+from netfleet.sites.planning import certificates
+from netfleet.sites.planning.certificates import OPERATOR, Authority
 from netfleet.sites.planning.folders import (
     EXPERIMENT_FILE,
     PLAN_FILE,
@@ -39,12 +38,11 @@ from netfleet.sites.planning.folders import (
     Plan,
     Site,
     plan_table,
-    signed,
-    site_table,
+    with_hashes,
 )
-from netfleet.sites.planning.identity import Authority
-from netfleet.sites.planning.nodes_file import Node, Nodes
-from netfleet.sites.runtime.neighbourhood import check_losable
+from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
+from netfleet.sites.planning.pem_files import read_request
+from netfleet.sites.runtime.ledger import check_losable
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.topology import Topology
 
@@ -57,8 +55,8 @@ _SITE_HEAD = """\
 _PLAN_HEAD = "# All sites of the network, for the operator; made by netfleet {version} (netfleet plan).\n"
 
 
-def load_planned(path: str | Path, overrides: Sequence[str], nodes: Nodes) -> Experiment:
-    """An experiment file with overrides; if it does not say how many workers there are, there are as many as sites."""
+def load_planned(path: str | Path, overrides: Sequence[str], nodes: NodesFile) -> Experiment:
+    """An experiment file with overrides; the default for `topology.workers` is the number of sites."""
     table = read_experiment(path, overrides)
     topology = table.setdefault("topology", {})
     if isinstance(topology, dict):
@@ -69,11 +67,11 @@ def load_planned(path: str | Path, overrides: Sequence[str], nodes: Nodes) -> Ex
     return experiment(table)
 
 
-def make_plan(experiment: Experiment, nodes: Nodes) -> Plan:
-    """Give each site its row of W; raises if the experiment cannot be run by sites that only know their neighbours."""
+def make_plan(experiment: Experiment, nodes: NodesFile) -> Plan:
+    """Give each site its row of W; raise if sites without a server cannot run the experiment."""
     run = _only_run(experiment)
     topology = _checked_topology(experiment, run, nodes)
-    sites = signed([_site(i, nodes, topology) for i in range(topology.m)], run.hash)
+    sites = with_hashes([_site(i, nodes, topology) for i in range(topology.m)], run.hash)
     return Plan(experiment.name, run.label, experiment.rounds, topology.lam, run.hash, sites[0].run, sites)
 
 
@@ -92,19 +90,19 @@ def _only_run(experiment: Experiment) -> RunConfig:
     return experiment.runs()[0]
 
 
-def _inline(value: Any) -> str:
+def _inline(value: object) -> str:
     """A value as TOML writes it in one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_inline(v)}" for key, v in value.items() if v is not None) + "}"
     return json.dumps(value, ensure_ascii=False)
 
 
-def _checked_topology(experiment: Experiment, run: RunConfig, nodes: Nodes) -> Topology:
+def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) -> Topology:
     algorithm = make_algorithm(run.config["algorithm"])
     if algorithm.server:
         raise ConfigError(f"{algorithm.title} needs a server, and sites have only neighbours; try net-fleet")
     if experiment.network is not None:
-        raise ConfigError("[network] makes failures up, and those of sites are real; leave it out")
+        raise ConfigError("[network] simulates failures, but sites have real ones; leave it out")
     check_steps(algorithm, experiment.rounds)
     if nodes.patience:
         check_losable(algorithm)
@@ -116,7 +114,7 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: Nodes) -> T
     if topology.m != len(nodes.nodes):
         raise ConfigError(
             f"the experiment has {topology.m} workers but there are {len(nodes.nodes)} sites; add or remove [[nodes]], "
-            f"or change the graph (a graph by name takes as many as there are if topology.workers is left out)"
+            f"or change the graph (without topology.workers, a graph by name has one worker per site)"
         )
     network_for(algorithm, topology, run.seed)  # raises if the method does not go with these weights
     _check_labels(topology, [node.name for node in nodes.nodes])
@@ -124,7 +122,7 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: Nodes) -> T
 
 
 def _check_labels(topology: Topology, names: list[str]) -> None:
-    """Raise if a graph from a file names the sites, but in another order: each would get another's neighbours."""
+    """Raise if a graph from a file names the sites in another order: each would get the neighbours of another."""
     labels = [str(topology.graph.nodes[i].get("label", i)) for i in range(topology.m)]
     numbers = [str(i) for i in range(topology.m)]
     if labels not in (names, numbers) and set(labels) & set(names):
@@ -134,7 +132,7 @@ def _check_labels(topology: Topology, names: list[str]) -> None:
         )
 
 
-def _site(i: int, nodes: Nodes, topology: Topology) -> Site:
+def _site(i: int, nodes: NodesFile, topology: Topology) -> Site:
     node, row = nodes.nodes[i], topology.row(i)
     return Site(
         name=node.name,
@@ -149,32 +147,35 @@ def _site(i: int, nodes: Nodes, topology: Topology) -> Site:
     )
 
 
-def _neighbour(j: int, node: Node, weight: float) -> Neighbour:
+def _neighbour(j: int, node: NodeEntry, weight: float) -> Neighbour:
     return Neighbour(node.name, j, str(node.dialled), weight)
 
 
 def write_plan(
-    plan: Plan, out: Path, experiment: Experiment, nodes: Nodes, authority: Authority | None = None, days: int = 365
+    plan: Plan, out: Path, experiment: Experiment, nodes: NodesFile, authority: Authority | None = None, days: int = 365
 ) -> None:
     """Make the folders of all sites and of the operator in `out`, with a fresh authority unless one is given."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is already there and not an empty folder; choose another --out, or remove it")
-    signer = authority or tls.new_authority(f"netfleet CA {plan.run[:12]}")
+        raise ConfigError(f"{out} already exists and is not an empty folder; choose another --out, or remove it")
+    signer = authority or certificates.new_authority(f"netfleet CA {plan.run[:12]}")
     files = _files(plan, experiment, nodes, signer, days)
     if authority is None:
-        files |= {"ca/ca.pem": tls.certificate_pem(signer.certificate), "ca/ca.key": tls.key_pem(signer.key)}
+        files |= {
+            "ca/ca.pem": certificates.certificate_pem(signer.certificate),
+            "ca/ca.key": certificates.key_pem(signer.key),
+        }
     try:
         write_folder(out, files)
     except OSError as error:
         raise ConfigError(f"cannot write to {out}: {error}; choose another --out") from None
 
 
-def _files(plan: Plan, experiment: Experiment, nodes: Nodes, authority: Authority, days: int) -> Files:
-    ca = tls.certificate_pem(authority.certificate)
+def _files(plan: Plan, experiment: Experiment, nodes: NodesFile, authority: Authority, days: int) -> Files:
+    ca = certificates.certificate_pem(authority.certificate)
     text = toml(without_none(experiment.to_table()))
-    files = _below(tls.OPERATOR, {"ca.pem": ca, EXPERIMENT_FILE: text, **_operator_files(plan, authority, days)})
+    files = _below(OPERATOR, {"ca.pem": ca, EXPERIMENT_FILE: text, **_operator_files(plan, authority, days)})
     for site, node in zip(plan.sites, nodes.nodes, strict=True):
-        own = {SITE_FILE: toml(site_table(site), site_head(site.name)), EXPERIMENT_FILE: text, "ca.pem": ca}
+        own = {SITE_FILE: toml(asdict(site), site_head(site.name)), EXPERIMENT_FILE: text, "ca.pem": ca}
         files |= _below(site.name, own | site_credentials(authority, node, days))
     return files
 
@@ -184,45 +185,49 @@ def _below(folder: str, files: Files) -> Files:
 
 
 def _operator_files(plan: Plan, authority: Authority, days: int) -> Files:
-    key = tls.new_key()
-    certificate = tls.operator_certificate(authority, key.public_key(), days)
+    key = certificates.new_key()
+    certificate = certificates.operator_certificate(authority, key.public_key(), days)
     text = toml(plan_table(plan), _PLAN_HEAD.format(version=version("netfleet")))
-    return {PLAN_FILE: text, "node.pem": tls.certificate_pem(certificate), "node.key": tls.key_pem(key)}
+    return {
+        PLAN_FILE: text,
+        "node.pem": certificates.certificate_pem(certificate),
+        "node.key": certificates.key_pem(key),
+    }
 
 
 def site_head(name: str) -> str:
-    """What a site's file begins with."""
+    """The comment at the top of a site's file."""
     return _SITE_HEAD.format(name=name, version=version("netfleet"))
 
 
-def site_credentials(authority: Authority, node: Node, days: int) -> Files:
-    """A site's certificate, and its key unless it brought a request."""
-    key = None if node.request else tls.new_key()
-    public = pem.read_request(Path(node.request), node.name) if key is None else key.public_key()
-    certificate = tls.site_certificate(authority, node.name, node.dialled.host, public, days)
-    files = {"node.pem": tls.certificate_pem(certificate)}
-    return files if key is None else files | {"node.key": tls.key_pem(key)}
+def site_credentials(authority: Authority, node: NodeEntry, days: int) -> Files:
+    """A site's certificate, and its key unless the site sent a certificate request."""
+    key = None if node.request else certificates.new_key()
+    public = read_request(Path(node.request), node.name) if key is None else key.public_key()
+    certificate = certificates.site_certificate(authority, node.name, node.dialled.host, public, days)
+    files = {"node.pem": certificates.certificate_pem(certificate)}
+    return files if key is None else files | {"node.key": certificates.key_pem(key)}
 
 
 def toml(table: Table, head: str = "") -> bytes:
-    """A table as a file has it."""
+    """A table as the content of a TOML file."""
     return (head + tomli_w.dumps(table)).encode()
 
 
-def _put(content: bytes, file: BinaryIO) -> None:
-    file.write(content)
+def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file atomically."""
+    write_atomically(path, lambda file: file.write(content), mode)
 
 
 def write_folder(out: Path, files: Files) -> None:
-    """Write all files below `out` or none; keys can be read by their owner only, from the first byte on."""
+    """Write all files below `out` or none; only their owner can ever read keys."""
     out.parent.mkdir(parents=True, exist_ok=True)
     hidden = out.parent / f".{out.name}-{secrets.token_hex(4)}.tmp"
     try:
         for name, content in files.items():
             path = hidden / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            mode = 0o600 if path.suffix == ".key" else 0o666
-            write_atomically(path, partial(_put, content), mode)
+            write_file(path, content, 0o600 if path.suffix == ".key" else 0o666)
         os.replace(hidden, out)
     except BaseException:
         shutil.rmtree(hidden, ignore_errors=True)

@@ -1,151 +1,129 @@
-"""How a site comes in while the others train: anew, or again after it was dropped.
+"""How a site joins while the others train: a new site, or one that rejoins.
 
-It asks each neighbour (JOIN), which answers with the first round T of the link and from then on waits for it there.
-Then it takes the mean of their models and begins as every worker does, with its own gradient, which adds nothing to
-Σ(y − g). Ledgers of old links were taken back, those of the new ones begin at zero: the invariant holds among all,
-whatever rounds the links begin in. Each link is agreed upon by its two ends alone.
+It asks each neighbour (JOIN), which answers with the first round T of the link and waits for it from then on. Then it
+takes the mean of their models and starts as every worker does, with its own gradient, which adds nothing to Σ(y − g).
+The flows of old links were taken back and those of the new ones start at zero. So the invariant holds among all sites,
+whatever rounds the links begin in. Only its two ends agree on a link.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
-import grpc.aio
 import torch
 from torch import Tensor
 
+from netfleet.algorithms import Algorithm
 from netfleet.engines.job import Snapshot
 from netfleet.engines.loop import Counted, begin
-from netfleet.errors import FrameError, TransportError
+from netfleet.errors import TransportError
 from netfleet.runs import checkpoint
-from netfleet.runs.history import History
-from netfleet.sites.network.transport import Answer, Wanted, reason
-from netfleet.sites.network.wire import Expected, Kind
+from netfleet.sites.network.client import Answer, Wanted
+from netfleet.sites.network.wire import Kind
 from netfleet.sites.planning.folders import LEAVE_FILE, RUN_FOLDER
+from netfleet.sites.runtime.model import describe_model
+from netfleet.sites.runtime.neighbourhood import SiteHost
+from netfleet.sites.runtime.session import SiteSession
 
-if TYPE_CHECKING:
-    from netfleet.sites.runtime.runner import Node
-
-#: Seconds for which neighbours are asked to let a site in, and for which the others are asked once one has.
-KNOCK, GRACE = 30.0, 3.0
-#: How often a neighbour is asked for its model.
-TRIES = 5
+#: Seconds for which a site asks its neighbours for a link, and for which it asks the others once one has agreed.
+ASK, GRACE = 30.0, 3.0
+#: Seconds between two attempts, and how often a neighbour is asked for its model.
+PAUSE, TRIES = 0.5, 5
 
 
-def join(node: Node, history: History) -> None:
-    """Agree with the neighbours on first rounds, take their model, and write the checkpoint to begin from."""
-    if node.desk.losable is not None:
-        raise node.desk.losable
-    links = node.bridge.wait(_knock_at_all(node))
+def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash: str) -> None:
+    """Agree with the neighbours on first rounds, take the mean of their models, and save it as the checkpoint."""
+    members, neighbourhood = session.members, session.members.neighbourhood
+    if members.fixed is not None:
+        raise members.fixed
+    links = session.loop.wait(_ask_all(session))
     if not links:
-        reasons = "; ".join(f"{c.about.name} {c.waiting or 'did not answer'}" for c in node.desk.contacts.values())
-        raise TransportError(f"no neighbour let {node.site.name} in within {KNOCK:g} s: {reasons}")
+        reasons = "; ".join(f"{c.neighbour.name} {c.waiting or 'did not answer'}" for c in members.contacts.values())
+        raise TransportError(
+            f"no neighbour agreed to a link with {session.members.site.name} within {ASK:g} s: {reasons}"
+        )
     t = min(links.values())
-    hood = node.hood
-    hood.lost = {j: t for j in hood.weights if j not in links}
-    hood.since |= links
-    node.desk.write_links()
-    x, buffers = _mean_model(node, links, t)
-    snapshot = _first_snapshot(node, t, x, buffers)
-    checkpoint.save(node.folder / RUN_FOLDER, snapshot, node.host, history.hash)
-    (node.folder / LEAVE_FILE).unlink(missing_ok=True)
-    names = ", ".join(f"{node.desk.name(j)} from round {first}" for j, first in sorted(links.items()))
-    without = ", ".join(f"{node.desk.name(j)} ({node.desk.contacts[j].waiting})" for j in sorted(hood.lost))
-    node.log.event("joined", round=t, links=names, without=without)
+    neighbourhood.lost = {j: t for j in neighbourhood.weights if j not in links}
+    neighbourhood.since |= links
+    members.write_links()
+    x, buffers = _mean_model(session, host, links, t)
+    snapshot = _first_snapshot(host, algorithm, t, x, buffers)
+    checkpoint.save(members.folder / RUN_FOLDER, snapshot, host, config_hash)
+    (members.folder / LEAVE_FILE).unlink(missing_ok=True)
+    names = ", ".join(f"{members.name(j)} from round {first}" for j, first in sorted(links.items()))
+    without = ", ".join(f"{members.name(j)} ({members.contacts[j].waiting})" for j in sorted(neighbourhood.lost))
+    session.log.event("joined", round=t, links=names, without=without)
 
 
-async def _knock_at_all(node: Node) -> dict[int, int]:
-    """The first round of the link to every neighbour that lets this site in."""
-    tasks = {j: asyncio.ensure_future(_knock(node, j)) for j in node.desk.contacts}
-    until = time.monotonic() + KNOCK
+async def _ask_all(session: SiteSession) -> dict[int, int]:
+    """The first round of the link to every neighbour that agrees."""
+    tasks = {j: asyncio.ensure_future(_ask(session, j)) for j in session.members.contacts}
+    until = time.monotonic() + ASK
     while (waiting := [task for task in tasks.values() if not task.done()]) and time.monotonic() < until:
-        before = len(_let_in(tasks))
+        before = len(_agreed(tasks))
         await asyncio.wait(waiting, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
-        if before == 0 and _let_in(tasks):
+        if before == 0 and _agreed(tasks):
             until = min(until, time.monotonic() + GRACE)
     for task in tasks.values():
         task.cancel()
-    return {j: t for j, t in _let_in(tasks).items() if 0 < t < node.experiment.rounds}
+    return {j: t for j, t in _agreed(tasks).items() if 0 < t < session.members.rounds}
 
 
-def _let_in(tasks: dict[int, asyncio.Task[Answer]]) -> dict[int, int]:
+def _agreed(tasks: dict[int, asyncio.Task[Answer]]) -> dict[int, int]:
     done = {j: task.result() for j, task in tasks.items() if task.done() and not task.cancelled()}
     return {j: answer.t for j, answer in done.items() if answer.kind == Kind.JOINED}
 
 
-async def _knock(node: Node, j: int) -> Answer:
-    """Ask neighbour j until it says something."""
-    contact = node.desk.contacts[j]
+async def _ask(session: SiteSession, j: int) -> Answer:
+    """Ask neighbour j until it agrees or says why not."""
+    contact = session.members.contacts[j]
     while True:
         try:
-            answer = await node.client.join(contact)
+            answer = await session.client.join(contact)
             if answer.kind != Kind.WAIT:
                 contact.waiting = "says that the training is over" if answer.kind == Kind.DONE else ""
                 return answer
             contact.waiting = "is about to join too"
-        except FrameError as error:
-            node.log.refused(contact.about.name, str(error))
-            contact.waiting = f"sent what was refused: {error}"
-        except (TransportError, grpc.aio.AioRpcError) as error:
-            contact.waiting = reason(error)
-        await asyncio.sleep(0.5)
+        except TransportError as error:
+            session.client.note_failure(contact, error)
+        await asyncio.sleep(PAUSE)
 
 
-def _mean_model(node: Node, links: dict[int, int], t: int) -> tuple[Tensor, Tensor | None]:
+def _mean_model(session: SiteSession, host: SiteHost, links: dict[int, int], t: int) -> tuple[Tensor, Tensor | None]:
     """x `[1, d]` and the buffers `[1, b]`, over the neighbours that answer."""
-    problem = node.host.problem
-    parts = [problem.start()[None]]
-    if problem.initial_buffers is not None:
-        parts.append(problem.initial_buffers[:1])
-    widths = [part.shape[1] for part in parts]
-    models = node.bridge.wait(_models(node, links, t, torch.cat(parts, dim=1)))
+    parts = [host.problem.start()[None]]
+    if host.problem.initial_buffers is not None:
+        parts.append(host.problem.initial_buffers[:1])
+    models = session.loop.wait(_models(session, links, t, torch.cat(parts, dim=1)))
     if not models:
-        raise TransportError(f"no neighbour gave {node.site.name} its model; try again")
-    mean = torch.stack(models).mean(dim=0)
-    x, *buffers = torch.split(mean, widths, dim=1)
+        raise TransportError(f"no neighbour gave {session.members.site.name} its model; try again")
+    x, *buffers = torch.split(torch.stack(models).mean(dim=0), [part.shape[1] for part in parts], dim=1)
     return x.contiguous(), buffers[0].contiguous() if buffers else None
 
 
-async def _models(node: Node, links: dict[int, int], t: int, like: Tensor) -> list[Tensor]:
+async def _models(session: SiteSession, links: dict[int, int], t: int, like: Tensor) -> list[Tensor]:
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_model(node, j, t, torch.empty_like(like))) for j in links]
-    return [task.result() for task in tasks if task.result() is not None]  # type: ignore[misc]
+        tasks = [group.create_task(_model(session, j, t, torch.empty_like(like))) for j in links]
+    return [model for task in tasks if (model := task.result()) is not None]
 
 
-async def _model(node: Node, j: int, t: int, into: Tensor) -> Tensor | None:
-    view = into.view(torch.uint8)[0]
-    expected = Expected(bytes.fromhex(node.site.run), j, t, 0, _words(into), view.numel())
+async def _model(session: SiteSession, j: int, t: int, into: Tensor) -> Tensor | None:
+    view, contact = into.view(torch.uint8)[0], session.members.contacts[j]
+    expected = session.expected(j, t, words=describe_model(into), total=view.numel())
     wanted = Wanted(expected, view.numpy().data.cast("B"), lambda: bool(torch.isfinite(into).all()))
     for _ in range(TRIES):
         try:
-            answer = await node.client.model(node.desk.contacts[j], wanted)
+            answer = await session.client.model(contact, wanted)
             return into if answer.kind == Kind.CHUNK else None
-        except FrameError as error:
-            node.log.refused(node.desk.name(j), str(error))
-        except (TransportError, grpc.aio.AioRpcError) as error:
-            node.desk.contacts[j].waiting = reason(error)
-        await asyncio.sleep(0.5)
+        except TransportError as error:
+            session.client.note_failure(contact, error)
+        await asyncio.sleep(PAUSE)
     return None
 
 
-def _words(model: Tensor) -> str:
-    return f"model {model.dtype}[{model.shape[1]}]".replace("torch.", "")
-
-
-def _first_snapshot(node: Node, t: int, x: Tensor, buffers: Tensor | None) -> Snapshot:
-    f = Counted(node.host.problem)
+def _first_snapshot(host: SiteHost, algorithm: Algorithm, t: int, x: Tensor, buffers: Tensor | None) -> Snapshot:
+    f = Counted(host.problem)
     f.problem.buffers = buffers
-    state = begin(node.host, node.algorithm, f, x)
-    return Snapshot(t, state, buffers, samples=f.samples, network=node.host.network_state())
-
-
-def durable_model(node: Node) -> tuple[str, Tensor]:
-    """The model as it was last made durable, for a neighbour that joins: what it is, and its bytes."""
-    snapshot = node.report.snapshot
-    if snapshot is None:
-        raise FrameError("there is no model yet; ask again later")
-    parts = [snapshot.state.x] + ([] if snapshot.buffers is None else [snapshot.buffers.to(snapshot.state.x.dtype)])
-    model = torch.cat(parts, dim=1).contiguous()
-    return _words(model), model.view(torch.uint8)[0]
+    state = begin(host, algorithm, f, x)
+    return Snapshot(t, state, buffers, samples=f.samples, network=host.network_state())

@@ -1,0 +1,167 @@
+"""Asks neighbours for their messages, and checks what they answer.
+
+Pull, not push: a site asks when it is ready, waits while the neighbour still computes, and retries after a pause where
+nobody answers. It stores nothing that it did not ask for and check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from typing import NamedTuple
+
+from netfleet.errors import FrameError, TransportError
+from netfleet.sites.network import wire
+from netfleet.sites.network.transport import Busy, Contact, Refused, Transport
+from netfleet.sites.network.wire import Assembly, Expected, Frame, Kind
+from netfleet.sites.planning.folders import Site
+
+#: Seconds without a byte after which an answer is overdue.
+DEADLINE = 30.0
+#: Pauses between attempts grow from the first to the second, in seconds.
+PAUSES = (0.05, 1.0)
+#: What a neighbour may answer instead of a message.
+_INSTEAD = (Kind.WAIT, Kind.DROPPED, Kind.LEFT, Kind.DONE, Kind.JOINED)
+
+
+class Silence(TransportError):
+    """A neighbour that is connected but does not answer."""
+
+
+class Answer(NamedTuple):
+    """How an attempt ended: `CHUNK` if the message has arrived."""
+
+    kind: Kind
+    t: int
+
+
+class Wanted(NamedTuple):
+    """A message to ask for: what it must be, where its bytes go, and when to stop asking."""
+
+    expected: Expected
+    into: memoryview = memoryview(b"")
+    finite: Callable[[], bool] = lambda: True
+    given_up: Callable[[], bool] = lambda: False
+
+
+class Client:
+    """A site's requests to its neighbours."""
+
+    def __init__(self, site: Site, transport: Transport, refused: Refused) -> None:
+        self._site, self._transport, self._refused = site, transport, refused
+        self._run = bytes.fromhex(site.run)
+
+    async def pull(self, contact: Contact, wanted: Wanted, rounds: Sequence[int] = ()) -> Answer:
+        """Ask until there is a final answer, or the site's patience has run out (WAIT).
+
+        Patience counts from the first failure after an answer. So a site waits as long as its neighbour answers "not
+        yet", and as long as a neighbour has never been there. It stops asking a neighbour that rejoins for what that
+        neighbour no longer has (JOIN).
+        """
+        pauses, failing = _pauses(), None
+        t, call = wanted.expected.t, wanted.expected.call
+        while not wanted.given_up():
+            begun = time.monotonic()
+            request = Frame(Kind.PULL, self._run, self._site.number, t, call, body=wire.pack_rounds(rounds))
+            try:
+                answer = await self._attempt(contact, request, wanted)
+                pauses, failing = _pauses(), None
+                if answer.kind != Kind.WAIT:
+                    contact.waiting = ""
+                    return answer
+                contact.waiting = f"is in round {answer.t}" if answer.t >= 0 else "is about to begin"
+                await asyncio.sleep(next(pauses))  # a malicious neighbour may answer at once, and for ever
+                continue
+            except TransportError as error:
+                self.note_failure(contact, error)
+                if isinstance(error, Silence) and failing is None:
+                    failing = begun
+                elif isinstance(error, Busy):  # the neighbour is there
+                    failing = None
+            now, known = time.monotonic(), t > 0 or contact.last_heard is not None
+            failing = now if failing is None else failing
+            if self._site.patience and known and now - failing > self._site.patience:
+                return Answer(Kind.WAIT, contact.t)
+            await asyncio.sleep(next(pauses))
+        return Answer(Kind.JOIN, contact.t)
+
+    def note_failure(self, contact: Contact, error: TransportError) -> None:
+        """Say why this site waits for a neighbour; a bad answer is logged too."""
+        contact.waiting = str(error)
+        if isinstance(error, FrameError):
+            self._refused(contact.neighbour.name, str(error))
+            contact.waiting = f"sent what was refused: {error}"
+
+    async def confirm(self, contact: Contact, t: int) -> None:
+        """Tell a neighbour that has left that this site knows, by asking for what comes after the end."""
+        with suppress(TransportError):
+            await self._ask(contact, Kind.PULL, t)
+
+    async def join(self, contact: Contact) -> Answer:
+        """Ask a neighbour once for a link: JOINED and its first round, or what it answers instead."""
+        return await self._ask(contact, Kind.JOIN, -1)
+
+    async def model(self, contact: Contact, wanted: Wanted) -> Answer:
+        """Ask a neighbour once for its model."""
+        return await self._attempt(contact, Frame(Kind.MODEL, self._run, self._site.number, wanted.expected.t), wanted)
+
+    async def _ask(self, contact: Contact, kind: Kind, t: int) -> Answer:
+        """A request that no message answers."""
+        wanted = Wanted(Expected(self._run, contact.neighbour.number, t, 0, "", 0))
+        return await self._attempt(contact, Frame(kind, self._run, self._site.number, t), wanted)
+
+    async def _attempt(self, contact: Contact, request: Frame, wanted: Wanted) -> Answer:
+        assembly = Assembly(wanted.expected, wanted.into)
+        async with aclosing(_in_time(self._transport.pull(contact.neighbour, request.encode()))) as answers:
+            async for data in answers:
+                contact.received += len(data)
+                frame = wire.decode(data)
+                if frame.kind in _INSTEAD:
+                    self._check_instead(contact, frame, wanted)
+                    contact.note_round(frame.t)
+                    return Answer(frame.kind, frame.t)
+                assembly.feed(frame)
+        if not assembly.complete:
+            raise FrameError("a truncated message: the stream ended before its last byte")
+        if not await asyncio.to_thread(_is_finite, wanted):
+            raise FrameError("a message with a number that is not finite (NaN or infinity)")
+        contact.note_round(wanted.expected.t)
+        return Answer(Kind.CHUNK, wanted.expected.t)
+
+    def _check_instead(self, contact: Contact, frame: Frame, wanted: Wanted) -> None:
+        wire.check_origin(frame, self._run, contact.neighbour.number)
+        if frame.kind == Kind.WAIT and frame.t > wanted.expected.t + 1:
+            raise FrameError(f"is said to be in round {frame.t}, but has nothing for round {wanted.expected.t}")
+
+
+async def _in_time(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """What a stream brings; it is closed if nothing comes for too long."""
+    async with aclosing(stream):
+        while True:
+            try:
+                async with asyncio.timeout(DEADLINE):
+                    data = await anext(stream)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise Silence(f"is connected, but has not answered for {DEADLINE:.0f} s") from None
+            yield data
+
+
+def _is_finite(wanted: Wanted) -> bool:
+    """Whether a message can be decoded and has finite numbers only."""
+    try:
+        return wanted.finite()
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise FrameError(f"a message that cannot be decoded: {str(error).splitlines()[0]}") from None
+
+
+def _pauses() -> Iterator[float]:
+    """Growing pauses with jitter, so that sites do not retry in step."""
+    pause, most = PAUSES
+    while True:
+        yield pause * random.uniform(0.5, 1.5)
+        pause = min(2 * pause, most)

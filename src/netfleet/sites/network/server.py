@@ -1,0 +1,163 @@
+"""Answers neighbours that ask for this site's messages, and the operator who asks for its status."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+from netfleet.engines.host import Tag
+from netfleet.errors import FrameError
+from netfleet.sites.network import wire
+from netfleet.sites.network.outbox import Message, Outbox
+from netfleet.sites.network.rate_limit import RateLimit, Served
+from netfleet.sites.network.transport import Busy, Caller, Contact, Refused
+from netfleet.sites.network.wire import Frame, Kind
+from netfleet.sites.planning.certificates import OPERATOR
+from netfleet.sites.planning.folders import Site
+
+#: Seconds for which a request waits for a message that is not there yet.
+HOLD = 20.0
+
+
+class Members(Protocol):
+    """What a server asks about neighbours (`runtime.membership.Membership`)."""
+
+    def find_neighbour(self, name: str) -> Contact | None:
+        """The neighbour with this name in its certificate, also one that the operator has just admitted."""
+
+    def answer_instead(self, j: int, request: Frame) -> Frame | None:
+        """What to answer neighbour j instead of a message; None: the message."""
+
+    def first_round(self, j: int) -> int:
+        """The first round of the link to neighbour j."""
+
+    def note_rounds(self, j: int, t: int, rounds: Sequence[int]) -> None:
+        """Neighbour j is in round t, and knows these rounds of all sites."""
+
+    def add_link(self, j: int) -> Frame:
+        """Agree with j on the first round of a new link; it is on disk when this returns."""
+
+
+class SiteServer:
+    """A transport's `Handler` for one site."""
+
+    def __init__(
+        self,
+        site: Site,
+        outbox: Outbox,
+        members: Members,
+        refused: Refused,
+        model: Callable[[], Message],
+        status: Callable[[str], bytes],
+        limit: RateLimit | None = None,
+    ) -> None:
+        """`model` is the last saved model; `status` is the status as JSON for a name. Make it in the network's loop."""
+        self._site, self._outbox, self._members, self._refused = site, outbox, members, refused
+        self._model, self._status = model, status
+        self._run = bytes.fromhex(site.run)
+        self.limit = limit or RateLimit()
+        self._news = asyncio.Condition()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        outbox.listen(self.announce)
+
+    def announce(self) -> None:
+        """Wake requests that wait: their answer may be there now. Call it from any thread."""
+        self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        task = self._loop.create_task(self._notify())
+        self._tasks.add(task)  # the loop itself keeps no reference
+        task.add_done_callback(self._tasks.discard)
+
+    async def _notify(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+    async def pull(self, caller: Caller, read: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:
+        with self._limited(caller) as served:
+            try:
+                frame, contact = self._accepted(await read(), caller.name)
+                async for answer in self._answers(frame, contact):
+                    data = answer.encode()
+                    contact.sent += len(data)
+                    served.sent += len(data)
+                    if answer.kind == Kind.HEAD and frame.kind == Kind.PULL:
+                        served.tag = Tag(frame.t, frame.call)
+                    yield data
+            except FrameError as error:
+                self._refused(str(caller), str(error))
+                raise
+
+    def _accepted(self, request: bytes, name: str) -> tuple[Frame, Contact]:
+        """A request that may be answered, and its sender."""
+        contact = self._members.find_neighbour(name)
+        if contact is None:
+            raise FrameError("its certificate is good, but it is not a neighbour")
+        frame, j = wire.decode(request), contact.neighbour.number
+        wire.check_origin(frame, self._run, j)
+        if frame.kind not in (Kind.PULL, Kind.JOIN, Kind.MODEL):
+            raise FrameError(f"a request {frame.kind.name} where PULL, JOIN or MODEL was due")
+        if frame.kind == Kind.PULL:
+            rounds = wire.unpack_rounds(frame.body)
+            if self._members.answer_instead(j, frame) is None:
+                self._check_round(frame, self._members.first_round(j))
+            self._members.note_rounds(j, frame.t, rounds)
+        return frame, contact
+
+    def _check_round(self, frame: Frame, first: int) -> None:
+        """Neighbours are at most one round apart; one that joins may be ahead, up to the link's first round."""
+        if not self._outbox.t - 1 <= frame.t <= max(self._outbox.t + 1, first):
+            raise FrameError(
+                f"a request for round {frame.t} while this site is in round {self._outbox.t}; neighbours are at most "
+                f"one round apart. A site that lost its disk can come back with netfleet node DIR --rejoin"
+            )
+
+    async def _answers(self, frame: Frame, contact: Contact) -> AsyncIterator[Frame]:
+        if frame.kind == Kind.JOIN:
+            yield await asyncio.to_thread(self._members.add_link, contact.neighbour.number)
+            return
+        answer = await self._answer(frame, contact.neighbour.number)
+        if isinstance(answer, Frame):
+            yield answer
+            return
+        data = answer.data.numpy().data
+        for part in wire.message(self._run, self._site.number, frame.t, frame.call, answer.words, data):
+            yield part
+
+    async def _answer(self, frame: Frame, j: int) -> Frame | Message:
+        """The message that was asked for, or what to answer instead; waits until there is either."""
+        if frame.kind == Kind.MODEL:
+            return await asyncio.to_thread(self._model)
+        try:
+            async with asyncio.timeout(HOLD), self._news:
+                while (instead := self._members.answer_instead(j, frame)) is None:
+                    if (message := self._outbox.get(Tag(frame.t, frame.call))) is not None:
+                        return message
+                    await self._news.wait()
+                return instead
+        except TimeoutError:
+            return Frame(Kind.WAIT, self._run, self._site.number, self._outbox.t)
+
+    async def status(self, caller: Caller) -> bytes:
+        with self._limited(caller):
+            if not self._is_known(caller.name):
+                self._refused(str(caller), "asked for the status, but is neither operator nor neighbour")
+                raise FrameError("neither operator nor neighbour")
+            return await asyncio.to_thread(self._status, caller.name)
+
+    @contextmanager
+    def _limited(self, caller: Caller) -> Iterator[Served]:
+        """Serve one request, unless its sender has sent too many; all unknown senders share one limit."""
+        with ExitStack() as stack:
+            try:
+                served = stack.enter_context(self.limit.serve(caller.name if self._is_known(caller.name) else ""))
+            except Busy as error:
+                self._refused(str(caller), str(error))
+                raise
+            yield served
+
+    def _is_known(self, name: str) -> bool:
+        return name in (OPERATOR, self._site.name) or self._members.find_neighbour(name) is not None

@@ -1,0 +1,125 @@
+"""Builds the status of a site.
+
+Σ(y − g) over all sites can be checked without anyone's y − g: each site gives a sketch of its own, 64 sums of its
+entries with random signs that all sites share. Sketches add up like the vectors themselves, and the norm of their sum
+is that of the vectors' sum, up to a factor near 1; where that is 0, so is this.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import torch
+from torch import Tensor
+
+from netfleet import randomness
+from netfleet.algorithms import Algorithm
+from netfleet.engines.job import Snapshot
+from netfleet.runs.metrics import conserved_gap
+from netfleet.sites.network.transport import Contact
+from netfleet.sites.operations.status import SUMS, LinkStatus, SiteStatus, Sketch
+from netfleet.sites.planning.certificates import OPERATOR
+from netfleet.sites.runtime.membership import Membership
+
+#: Entries of a vector that are summed at a time.
+_BLOCK = 1 << 18
+
+
+class Sketcher:
+    """Sketches of vectors, the same at all sites of a run."""
+
+    def __init__(self, run: str) -> None:
+        self._seed, self._signs = int(run[:12], 16), torch.empty(0, dtype=torch.int8)
+
+    def __call__(self, vector: Tensor) -> tuple[float, ...]:
+        """The sketch of a vector `[d]`."""
+        d = vector.numel()
+        if len(self._signs) != d:
+            drawn = randomness.generator("sketch", self._seed).integers(0, 2, d, dtype="int8")
+            self._signs = torch.from_numpy(2 * drawn - 1)
+        total = torch.zeros(SUMS, dtype=torch.float64)
+        for part, signs in zip(torch.split(vector, _BLOCK), torch.split(self._signs, _BLOCK), strict=True):
+            signed = part.double() * signs
+            total += torch.nn.functional.pad(signed, (0, -len(signed) % SUMS)).view(-1, SUMS).sum(dim=0)
+        return tuple(total.tolist())
+
+
+class StatusBuilder:
+    """Follows a site's rounds, and says how the site is."""
+
+    def __init__(
+        self, membership: Membership, algorithm: Algorithm, expires: datetime, refused: Callable[[], int]
+    ) -> None:
+        """`expires` is when the site's certificate does; `refused` counts rejections."""
+        self._membership, self._algorithm, self._expires, self._refused = membership, algorithm, expires, refused
+        self._began, self._record = time.monotonic(), dict[str, float | None]()
+        self.snapshot: Snapshot | None = None  # the last saved one
+        site = membership.site
+        self._sketcher = Sketcher(site.run)
+        self._sketches: deque[Sketch] = deque(maxlen=min(max(16, 2 * site.workers), 256))
+
+    @property
+    def t(self) -> int:
+        """Rounds that are saved."""
+        return 0 if self.snapshot is None else self.snapshot.t
+
+    def note_round(self, snapshot: Snapshot, record: Mapping[str, float | None]) -> None:
+        """A round is saved; `record` is the last evaluation."""
+        self.snapshot = snapshot
+        self._record = {key: value for key, value in record.items() if value is None or math.isfinite(value)}
+        gap = conserved_gap(snapshot.state)
+        if gap is not None and (not self._sketches or self._sketches[-1].t < snapshot.t):
+            self._sketches.append(Sketch(snapshot.t, self._sketcher(gap[0])))
+
+    def status(self) -> SiteStatus:
+        """The status now."""
+        members, site, now = self._membership, self._membership.site, time.monotonic()
+        return SiteStatus(
+            site=site.name,
+            number=site.number,
+            run=site.run,
+            algorithm=self._algorithm.title,
+            state=self._state(),
+            round=self.t,
+            rounds=members.rounds,
+            seconds=now - self._began,
+            bytes=0 if self.snapshot is None else self.snapshot.bytes,
+            record=self._record,
+            neighbours=tuple(self._link(j, contact, now) for j, contact in sorted(members.contacts.items())),
+            known={str(k): t for k, t in sorted(members.known.items())},
+            apart=tuple(members.name(k) for k in members.sites_apart()),
+            refused=self._refused(),
+            certificate_days=(self._expires - datetime.now(UTC)).days,
+            sketches=tuple(self._sketches),
+        )
+
+    def status_for(self, name: str) -> bytes:
+        """The status as JSON, as far as the operator, the site itself or a neighbour may see it."""
+        status, full = self.status(), name in (OPERATOR, self._membership.site.name)
+        return (status if full else status.for_neighbour(name)).to_json().encode()
+
+    def _state(self) -> str:
+        if self._membership.left is not None:
+            return "left"
+        if self._membership.finished:
+            return "finished"
+        return "waiting" if any(c.waiting for c in list(self._membership.contacts.values())) else "training"
+
+    def _link(self, j: int, contact: Contact, now: float) -> LinkStatus:
+        members = self._membership
+        return LinkStatus(
+            name=contact.neighbour.name,
+            number=j,
+            round=contact.t,
+            lag=max(members.outbox.t - contact.t, 0),
+            heard=None if contact.last_heard is None else now - contact.last_heard,
+            waiting=contact.waiting,
+            lost=members.neighbourhood.lost.get(j),
+            there=members.neighbourhood.there(j, self.t),
+            sent=contact.sent,
+            received=contact.received,
+        )

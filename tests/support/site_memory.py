@@ -1,0 +1,56 @@
+"""Sites in threads of this process, over the transport in memory: for everything that is not about TLS or processes."""
+
+from __future__ import annotations
+
+import io
+import queue
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from netfleet.problems.base import Problem
+from netfleet.runs.history import History
+from netfleet.runs.progress import Quiet
+from netfleet.sites.network.identity import load_identity
+from netfleet.sites.network.memory_transport import MemoryNetwork
+from netfleet.sites.operations.logs import Log
+from netfleet.sites.planning.folders import load_site
+from netfleet.sites.runtime.runner import SiteRunner
+from support.site_trial import plan_sites
+
+_BUILDING = threading.Lock()
+
+
+class ThreadSafeRunner(SiteRunner):
+    """torch traces one module at a time in a process."""
+
+    def _problem(self) -> Problem:
+        with _BUILDING:
+            return super()._problem()
+
+
+def run_in_memory(folder: Path, table: Mapping[str, Any], count: int, seconds: float = 120.0) -> list[History]:
+    """Train with sites s0, s1, … to the end; their histories in this order. The first error of a site is raised."""
+    plan_sites(folder, table, count)
+    network, ended = MemoryNetwork(), queue.Queue[tuple[int, History | BaseException]]()
+
+    def run(i: int) -> None:
+        place, name = folder / "plan" / f"s{i}", f"s{i}"
+        try:
+            site, settings = load_site(place)
+            identity, log = load_identity(place, name), Log(name, io.StringIO())
+            runner = ThreadSafeRunner(place, site, settings, identity, log, 10.0, network.transport(name))
+            ended.put((i, runner.run(Quiet())))
+        except BaseException as error:
+            ended.put((i, error))
+
+    for i in range(count):
+        threading.Thread(target=run, args=(i,), daemon=True).start()
+    found: dict[int, History] = {}
+    while len(found) < count:
+        i, result = ended.get(timeout=seconds)
+        if isinstance(result, BaseException):
+            raise result
+        found[i] = result
+    return [found[i] for i in range(count)]
