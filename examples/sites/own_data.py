@@ -23,7 +23,7 @@ FEATURES, CLASSES = 8, 3  # the same at all sites, and so is what a column means
 
 
 def load(held_out: int = 5) -> Dataset:
-    """This site's rows; every `held_out`-th of them is for testing. The same at every start, so that the site can resume."""
+    """This site's rows, the same at every start, so that the site can resume. Every `held_out`-th is for testing."""
     path = Path(os.environ.get("OWN_DATA", "{site}.csv").format(site=os.environ["NETFLEET_SITE"]))
     try:
         rows = np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2, dtype=np.float32)
