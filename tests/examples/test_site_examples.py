@@ -26,8 +26,8 @@ from netfleet.sites.operations.prometheus import Collector
 from netfleet.sites.operations.status import SiteStatus
 from netfleet.sites.planning.folders import load_plan
 from netfleet.sites.planning.nodes_file import load_nodes
+from support.site_processes import free_ports
 from support.site_settings import simulated
-from support.site_trial import free_ports
 
 ROOT = Path(__file__).parents[2]
 SITES = ROOT / "examples" / "sites"

@@ -17,7 +17,7 @@ from netfleet.sites.network.memory_transport import MemoryNetwork
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.folders import load_site
 from netfleet.sites.runtime.runner import SiteRunner
-from support.site_trial import plan_sites
+from support.site_processes import plan_sites
 
 _BUILDING = threading.Lock()
 

@@ -38,7 +38,7 @@ from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.folders import Plan, load_site
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.model import model_message
-from support.site_trial import plan_sites
+from support.site_processes import plan_sites
 
 ROUNDS, T = 10, 3  # of the training, and where the sites are
 TRIES = 3

@@ -15,8 +15,8 @@ import tomli_w
 import torch
 
 from netfleet.runs.config import read_toml
+from support.site_processes import SiteProcesses, free_ports, site_processes
 from support.site_settings import DIGITS, QUADRATICS, check_optimum, gap, optimum, quadratics
-from support.site_trial import Trial, free_ports, trial
 
 pytestmark = pytest.mark.slow
 
@@ -64,10 +64,10 @@ class Link:
         self._writers.clear()
 
 
-class Weather:
+class NetworkLinks:
     """The links between all sites of a trial, each direction its own."""
 
-    def __init__(self, sites: Trial) -> None:
+    def __init__(self, sites: SiteProcesses) -> None:
         self.links: dict[tuple[int, int], Link] = {}
         for site in sites.plan.sites:
             path = sites.folder / site.name / "site.toml"
@@ -111,8 +111,8 @@ class Weather:
 
 
 @contextlib.contextmanager
-def weather(sites: Trial) -> Iterator[Weather]:
-    made = Weather(sites)
+def network_links(sites: SiteProcesses) -> Iterator[NetworkLinks]:
+    made = NetworkLinks(sites)
     try:
         yield made
     finally:
@@ -120,35 +120,35 @@ def weather(sites: Trial) -> Iterator[Weather]:
 
 
 def test_delays_cuts_and_a_partition_change_nothing(tmp_path: Path) -> None:
-    with trial(tmp_path / "calm", RING, 4) as calm:
-        calm.start()
-        assert set(calm.wait().values()) == {0}
-    with trial(tmp_path / "storm", RING, 4) as sites, weather(sites) as storm:
-        for link in storm.links.values():
+    with site_processes(tmp_path / "undisturbed", RING, 4) as undisturbed:
+        undisturbed.start()
+        assert set(undisturbed.wait().values()) == {0}
+    with site_processes(tmp_path / "disturbed", RING, 4) as sites, network_links(sites) as links:
+        for link in links.links.values():
             link.delay, link.cuts = 0.02, 0.005
         sites.start()
         sites.reach(10, *sites.names)
-        storm.part({0, 1})
+        links.part({0, 1})
         sites.until(lambda: any(status.state == "waiting" for status in sites.ask()))
         stuck = [sites.round(name) for name in sites.names]
-        storm.heal()
+        links.heal()
         assert set(sites.wait().values()) == {0}
         assert max(stuck) < RING["rounds"]
-        assert sum(link.cut for link in storm.links.values()) > 4
+        assert sum(link.cut for link in links.links.values()) > 4
         for name in sites.names:
-            assert sites.history(name) == calm.history(name)
-            found, expected = sites.state(name), calm.state(name)
+            assert sites.history(name) == undisturbed.history(name)
+            found, expected = sites.state(name), undisturbed.state(name)
             assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 def test_a_partition_longer_than_the_patience_leaves_two_groups(tmp_path: Path) -> None:
     table = {**QUADRATICS, "topology": {"kind": "ring", "workers": 4, "weights": "metropolis"}}
-    with trial(tmp_path, table, 4, patience=2.0) as sites, weather(sites) as storm:
+    with site_processes(tmp_path, table, 4, patience=2.0) as sites, network_links(sites) as links:
         sites.start()
         sites.reach(20, *sites.names)
-        storm.part({0, 1})
+        links.part({0, 1})
         sites.until(lambda: all(sites.events(name, "lost") for name in sites.names))
-        storm.heal()
+        links.heal()
         assert set(sites.wait().values()) == {0}
         for pair in (["s0", "s1"], ["s2", "s3"]):
             assert gap(sites, pair) < 1e-12

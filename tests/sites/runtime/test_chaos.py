@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from support.site_processes import ACCIDENTS, SiteProcesses, arm, site_processes
 from support.site_settings import DIGITS
-from support.site_trial import ACCIDENTS, Trial, arm, trial
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ CHAOS: dict[str, Any] = {
 }
 
 
-def restart(sites: Trial, name: str, dice: random.Random, accidents: list[str]) -> None:
+def restart(sites: SiteProcesses, name: str, dice: random.Random, accidents: list[str]) -> None:
     """Start a site again; as long as there are accidents left, it may run into one."""
     before = None
     if accidents and dice.random() < 0.5:
@@ -34,7 +34,7 @@ def restart(sites: Trial, name: str, dice: random.Random, accidents: list[str]) 
     sites.start(name, before=before)
 
 
-def torment(sites: Trial, dice: random.Random) -> tuple[int, int]:
+def kill_at_random(sites: SiteProcesses, dice: random.Random) -> tuple[int, int]:
     """Kill sites at random moments of random rounds until all are done; how often, and how often while they wrote."""
     targets = sorted(dice.randint(1, CHAOS["rounds"] - 3) for _ in range(KILLS))
     accidents = [ACCIDENTS[i % len(ACCIDENTS)] for i in range(ACCIDENTAL)]
@@ -58,17 +58,17 @@ def torment(sites: Trial, dice: random.Random) -> tuple[int, int]:
 
 
 def test_sites_killed_fifty_times_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    with trial(tmp_path / "calm", CHAOS, 4) as calm:
-        calm.start()
-        assert set(calm.wait().values()) == {0}
-    with trial(tmp_path / "chaos", CHAOS, 4) as chaos:
+    with site_processes(tmp_path / "undisturbed", CHAOS, 4) as undisturbed:
+        undisturbed.start()
+        assert set(undisturbed.wait().values()) == {0}
+    with site_processes(tmp_path / "chaos", CHAOS, 4) as chaos:
         chaos.start()
-        killed, struck = torment(chaos, random.Random(8))
+        killed, struck = kill_at_random(chaos, random.Random(8))
         assert killed + struck >= 50
         assert struck >= 8
-        for name in calm.names:
-            assert chaos.history(name) == calm.history(name)
-            for kind in (Trial.model, Trial.state):
-                found, expected = kind(chaos, name), kind(calm, name)
+        for name in undisturbed.names:
+            assert chaos.history(name) == undisturbed.history(name)
+            for kind in (SiteProcesses.model, SiteProcesses.state):
+                found, expected = kind(chaos, name), kind(undisturbed, name)
                 assert found.keys() == expected.keys()
                 assert all(torch.equal(found[key], expected[key]) for key in found)

@@ -10,8 +10,8 @@ import torch
 
 from netfleet.sites.runtime import ending
 from support.site_memory import run_in_memory
+from support.site_processes import site_processes
 from support.site_settings import DIGITS, QUADRATICS, simulated
-from support.site_trial import trial
 
 RING: dict[str, Any] = {**DIGITS, "rounds": 5, "topology": {"kind": "ring", "workers": 3}}
 
@@ -19,7 +19,7 @@ RING: dict[str, Any] = {**DIGITS, "rounds": 5, "topology": {"kind": "ring", "wor
 @pytest.mark.slow
 def test_eight_sites_end_where_the_simulator_does(tmp_path: Path) -> None:
     expected = simulated(DIGITS)
-    with trial(tmp_path, DIGITS, 8) as sites:
+    with site_processes(tmp_path, DIGITS, 8) as sites:
         sites.start()
         assert set(sites.wait().values()) == {0}
         for i, name in enumerate(sites.names):

@@ -1,4 +1,4 @@
-"""Frames: what peers say to each other, byte by byte. Bounded, versioned, checksummed; nothing is ever unpickled.
+"""Frames: what sites send to each other, byte by byte. Bounded, versioned, checksummed; nothing is ever unpickled.
 
 A frame is a header of fixed size, then its body:
 

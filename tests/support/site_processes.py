@@ -36,7 +36,12 @@ from netfleet.sites.runtime.neighbourhood import SiteHost
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
-    ["netfleet.sites.runtime.runner", "netfleet.sites.operations.process", "netfleet.problems", "support.site_trial"]
+    [
+        "netfleet.sites.runtime.runner",
+        "netfleet.sites.operations.process",
+        "netfleet.problems",
+        "support.site_processes",
+    ]
 )
 #: Seconds after which a test gives up.
 PATIENCE = 240.0
@@ -78,7 +83,7 @@ def be_site(folder: str, options: list[str], before: Callable[[], None] | None) 
     raise SystemExit(main(["node", folder, "--log", "json", "--linger", "10", *options]))
 
 
-class Trial:
+class SiteProcesses:
     """The sites of a plan, each of which may run or not."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
@@ -173,9 +178,11 @@ class Trial:
 
 
 @contextlib.contextmanager
-def trial(folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0) -> Iterator[Trial]:
+def site_processes(
+    folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0
+) -> Iterator[SiteProcesses]:
     """Sites that are gone when the test is over."""
-    made = Trial(folder, plan_sites(folder, table, count, patience))
+    made = SiteProcesses(folder, plan_sites(folder, table, count, patience))
     try:
         yield made
     finally:

@@ -26,8 +26,8 @@ from netfleet.sites.network.identity import Identity, load_identity
 from netfleet.sites.operations.status_client import ask_all
 from netfleet.sites.planning import certificates as tls
 from netfleet.sites.planning.certificates import Authority
+from support.site_processes import SiteProcesses, site_processes
 from support.site_settings import simulated
-from support.site_trial import Trial, trial
 
 TRIES = 2
 STAR: dict[str, Any] = {
@@ -153,7 +153,7 @@ def plain_server(address: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def impostors(sites: Trial, ours: Authority) -> Iterator[list[tuple[str, str]]]:
+def impostors(sites: SiteProcesses, ours: Authority) -> Iterator[list[tuple[str, str]]]:
     """Where s0 expects its neighbours; yields what it will say of them."""
     addresses = [site.address for site in sites.plan.sites]
     operator = load_identity(sites.folder / "operator", "operator")
@@ -172,7 +172,7 @@ def impostors(sites: Trial, ours: Authority) -> Iterator[list[tuple[str, str]]]:
 
 
 @contextlib.contextmanager
-def alone(sites: Trial, name: str) -> Iterator[subprocess.Popen[bytes]]:
+def alone(sites: SiteProcesses, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """A site as its operator starts it: a process that imports gRPC itself. Only the handshake's timeout is shorter."""
     command = [sys.executable, "-c", PROGRAM, "node", str(sites.folder / name), "--log", "json", "--linger", "10"]
     with open(sites.folder / name / "node.log", "wb") as log:
@@ -187,7 +187,7 @@ def alone(sites: Trial, name: str) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.slow
 def test_a_site_among_strangers(tmp_path: Path) -> None:
     expected = simulated({**STAR, "topology": {"kind": "star", "workers": 6}})
-    with trial(tmp_path, STAR, 6) as sites, alone(sites, "s0") as process:
+    with site_processes(tmp_path, STAR, 6) as sites, alone(sites, "s0") as process:
         ours = tls.load_authority(sites.folder / "ca" / "ca.pem", sites.folder / "ca" / "ca.key")
         operator, address = load_identity(sites.folder / "operator", "operator"), sites.plan.sites[0].address
 
