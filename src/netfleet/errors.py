@@ -13,8 +13,6 @@ NetfleetError
 Each message says what came, what was expected and what to do; the command line prints it without a traceback.
 """
 
-from __future__ import annotations
-
 
 class NetfleetError(Exception):
     """Base class: `except NetfleetError` catches whatever netfleet raises on purpose."""

@@ -18,8 +18,6 @@ begin with rank 0's parameters, unless a state was loaded. A rank that does not 
 loss.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import re
@@ -172,7 +170,7 @@ class Decentralized(torch.optim.Optimizer):
             local.write_buffers(statistics)
 
 
-def _check_agreement(ranks: ProcessGroup, local: _Local, method: Algorithm, graph: Topology) -> None:
+def _check_agreement(ranks: ProcessGroup, local: "_Local", method: Algorithm, graph: Topology) -> None:
     """Ranks that average different things would hang, or fail far from the cause."""
     parts = {
         "number of parameters": str((local.d, local.dtype)),

@@ -5,8 +5,6 @@ specification is a name (`"ring"`), or a table with a `kind` and parameters (`{k
 `"package.module:factory"` in place of a name is the user's own. The factory's signature is the only schema.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import importlib

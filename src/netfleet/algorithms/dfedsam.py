@@ -14,8 +14,6 @@ Two gradients per local step, on the same mini-batch. A round here begins with t
 is LD-SGD.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -54,9 +52,6 @@ class DFedSAM(Algorithm):
             raise ConfigError(
                 f"DFedSAM needs a finite rho >= 0 and gossip >= 1, got rho = {self.rho}, gossip = {self.gossip}"
             )
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x)
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (3)

@@ -13,8 +13,6 @@ steps carry no correction, so with K > 1 and a fixed step size it does not reach
 objectives; with K = 1 it is GT-SGD.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -13,8 +13,6 @@ One gradient and one exchange of two vectors per round. GT-DSGD (Xin, Khan, Kar)
 before; NET-FLEET generalises the form used here, and equals it at K = 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -12,8 +12,6 @@ A round here begins with the exchange, as in NET-FLEET, so that all methods are 
 workers start from one model, the iterates are those of eq. (1).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,9 +39,6 @@ class LDSGD(Algorithm):
 
     class State(NamedTuple):
         x: Tensor  # [..., d]
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x)
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (1), W_t = W

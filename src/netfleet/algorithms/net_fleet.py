@@ -15,8 +15,6 @@ stochastic, Σᵢ yᵢ = Σᵢ gᵢ after every step; that is what makes heterog
 alone, so it is updated in place.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -14,8 +14,6 @@ tracker is fed the last gradient of a round, not the first. With K = 1 this is g
 start.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

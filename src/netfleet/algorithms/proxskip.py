@@ -18,8 +18,6 @@ Without gradients, the second moment of a round with a random number of steps is
 the matrix of one round. For K = 1 that is LED's −1/3; below it noise adds up, whatever the step size.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from netfleet import randomness
@@ -36,7 +34,6 @@ class ProxSkip(LED):
     beta: None = field(default=None, init=False)  # 1/K
 
     title = "ProxSkip"
-    assumes = "none"
     citation = r"""@inproceedings{mishchenko2022proxskip,
   title     = {{ProxSkip}: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!},
   author    = {Mishchenko, Konstantin and Malinovsky, Grigory and Stich, Sebastian and Richt{\'a}rik, Peter},
@@ -61,5 +58,3 @@ class Scaffnew(ProxSkip):
 
     server = True
     title = "Scaffnew"
-    assumes = "none"
-    citation = ProxSkip.citation

@@ -3,8 +3,6 @@
 In an experiment file a step size is a number, or a table such as `{kind = "halve", start = 0.01, every = 100}`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """W times the vectors of workers; the order of summation depends on neither threads nor hosts."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

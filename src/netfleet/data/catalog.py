@@ -1,7 +1,5 @@
 """The published collections: file names, shapes, MD5 sums and public mirrors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

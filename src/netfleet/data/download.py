@@ -1,7 +1,5 @@
 """From a public mirror to a folder: a file appears there complete and checked, or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os

@@ -1,7 +1,5 @@
 """Where the files of a published collection are: where the user says, NETFLEET_DATA, the cache, the mirrors."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

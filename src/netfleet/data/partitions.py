@@ -9,8 +9,6 @@ Each returns one int64 array of row numbers for every worker. Where the paper le
 - i.i.d. (`shared`): every worker draws from the whole set. `iid` is the disjoint variant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Data sources by name: what `data = "mnist"` in an experiment file stands for."""
 
-from __future__ import annotations
-
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal

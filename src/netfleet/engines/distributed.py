@@ -5,8 +5,6 @@ Exact averages and metrics are all-reduced. torchrun starts the processes, or an
 WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

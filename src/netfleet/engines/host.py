@@ -5,8 +5,6 @@ messages of this host's workers to the hosts that need them and fills in those o
 cluster uses `torch.distributed`, sites use gRPC.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from abc import ABC, abstractmethod

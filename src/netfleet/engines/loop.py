@@ -1,7 +1,5 @@
 """The one training loop: it runs a job on a host, whatever the engine."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -63,20 +61,20 @@ def _resume(host: Host, job: Job) -> Snapshot:
     return now if host.collective.keeps_record else replace(now, bytes=0, samples=0)
 
 
-def _begin(host: Host, algorithm: Algorithm, f: Counted) -> Snapshot:
+def _begin(host: Host, algorithm: Algorithm, f: "Counted") -> Snapshot:
     f.problem.buffers = _copy(f.problem.initial_buffers)
     state = begin(host, algorithm, f, f.problem.start().repeat(len(f.problem.workers), 1))
     _agree(host, algorithm, _not_finite(state, 0))
     return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples, network=host.network_state())
 
 
-def begin(host: Host, algorithm: Algorithm, f: Counted, x: Tensor) -> State:
+def begin(host: Host, algorithm: Algorithm, f: "Counted", x: Tensor) -> State:
     """The state before round 0 from the models x, `[rows, d]`."""
     state: State = algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
     return state
 
 
-def advance(host: Host, algorithm: Algorithm, f: Counted, t: int, state: State) -> State:
+def advance(host: Host, algorithm: Algorithm, f: "Counted", t: int, state: State) -> State:
     """The state after round t."""
     f.choose(host.active(t))
     after: State = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, state)  # type: ignore[arg-type]
@@ -88,7 +86,7 @@ def _only(active: Tensor, state: S, before: State) -> S:
     return with_values(state, (torch.where(active, new, old) for new, old in zip(state, before, strict=True)))
 
 
-def _offer(host: Host, job: Job, snapshot: Snapshot, bad: _Bad | None) -> None:
+def _offer(host: Host, job: Job, snapshot: Snapshot, bad: "_Bad | None") -> None:
     """Let the recorder have a snapshot if one is due."""
     if job.recorder.due(snapshot.t):
         _agree(host, job.algorithm, bad)

@@ -5,8 +5,6 @@ pairs of workers swap ranks as long as that saves rows, and the better result is
 row that several workers of another rank need is sent there once.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Rows of a stack of messages, copied by runs of contiguous rows rather than one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

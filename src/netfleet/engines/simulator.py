@@ -1,7 +1,5 @@
 """The simulator: all m workers in one `[m, d]` tensor, W applied as a matrix."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Sequence

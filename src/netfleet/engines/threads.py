@@ -1,7 +1,5 @@
 """One thread per worker in one process: each hosts its worker and exchanges messages with its neighbours only."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait

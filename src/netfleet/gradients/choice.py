@@ -12,8 +12,6 @@ clock, so a run takes the same path every time; `engine.gradients` in an experim
 up to rounding, looped and processes bit for bit.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

@@ -3,8 +3,6 @@
 Every row is computed alone on one intra-op thread, so results do not depend on the number of threads.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ and "done" travel between processes. Workers are drawn from a shared counter and
 the results are bit for bit those of threads.
 """
 
-from __future__ import annotations
-
 import pickle
 import signal
 import traceback
@@ -52,7 +50,7 @@ class _Shared(NamedTuple):
     gradients: Tensor
     rows: Tensor
     buffers: Tensor | None
-    next: Synchronized[int]  # the number of the next row that no process has taken
+    next: "Synchronized[int]"  # the number of the next row that no process has taken
 
 
 class Processes(Looped):
@@ -140,7 +138,7 @@ def _serve(pipe: Connection, inputs: PathInputs, shared: _Shared) -> None:
             pipe.send(traceback.format_exc())
 
 
-def _take(counter: Synchronized[int]) -> int:
+def _take(counter: "Synchronized[int]") -> int:
     with counter.get_lock():
         taken = counter.value
         counter.value += 1

@@ -4,8 +4,6 @@ A replica's parameters are made views into a row of x, so nothing is copied in; 
 the result. Every row is computed alone on one intra-op thread, so results do not depend on the number of threads.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager

@@ -1,7 +1,5 @@
 """The path for accelerators and for linear models of unusual kind: all workers in one `vmap`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -4,8 +4,6 @@ A factory is given the shape of one input and the number of classes, and returns
 inputs to class scores. None of them applies softmax: that is part of the loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

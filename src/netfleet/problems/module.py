@@ -1,7 +1,5 @@
 """`nn.Module` + loss + data split over workers -> f."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -124,13 +122,13 @@ class ModuleProblem(Problem):
         """How gradients are computed: "native", "stacked", "looped" or "processes" (`gradients/choice.py`)."""
         return self._path.name
 
-    def at(self, workers: Sequence[int]) -> ModuleProblem:
+    def at(self, workers: Sequence[int]) -> "ModuleProblem":
         return self._hosting(workers, threads=1)
 
-    def among(self, rows: Sequence[int]) -> ModuleProblem:
+    def among(self, rows: Sequence[int]) -> "ModuleProblem":
         return self._hosting([self.workers[i] for i in rows], self._threads)
 
-    def _hosting(self, workers: Sequence[int], threads: int) -> ModuleProblem:
+    def _hosting(self, workers: Sequence[int], threads: int) -> "ModuleProblem":
         other = object.__new__(ModuleProblem)
         other.__dict__.update(self.__dict__)
         other.workers, other._threads = tuple(workers), threads

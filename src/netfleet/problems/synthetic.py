@@ -1,7 +1,5 @@
 """Problems whose smoothness L and gradient variance σ² are known, and mostly the optimum x*, to hold theory against."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -24,7 +22,7 @@ _DRAWN = 1 << 13  # numbers of noise that are drawn ahead
 class _Synthetic(Problem):
     """What they share: models start at 0, the loss of an evaluation is the global f itself."""
 
-    _whole: _Synthetic | None = None  # the problem with all workers, where this one hosts some of them
+    _whole: "_Synthetic | None" = None  # the problem with all workers, where this one hosts some of them
 
     def __init__(self, workers: int, d: int, seed: int, dtype: torch.dtype, device: str) -> None:
         if workers < 1 or d < 1:
@@ -39,7 +37,7 @@ class _Synthetic(Problem):
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self.device, self.dtype)
 
-    def _hosting(self, workers: Sequence[int], *per_worker: str) -> _Synthetic:
+    def _hosting(self, workers: Sequence[int], *per_worker: str) -> "_Synthetic":
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         index = [self.workers.index(i) for i in workers]

@@ -16,8 +16,6 @@ Old differences can oscillate: x⁺ = x − L x_{t−τ} is stable only while ev
 that for the longest delay.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +28,38 @@ from scipy.sparse import csr_array
 from netfleet.errors import ConfigError
 from netfleet.randomness import integers, uniform
 from netfleet.topology.topology import Topology
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Which faults the network has, and the rule for them.
+
+    A share `loss` of the messages is lost (with rule "drop", of the links), others come up to `delay` rounds late, and
+    a share `absent` of the workers is away, drawn anew every `spell` rounds.
+    """
+
+    loss: float = 0.0
+    rule: Literal["drop", "fold", "ignore", "counters"] = "drop"
+    delay: int = 0
+    absent: float = 0.0
+    spell: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "absent"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"network: {name} is a share and must lie in [0, 1), got {getattr(self, name)!r}")
+        if self.delay < 0 or self.spell < 1:
+            raise ConfigError(
+                f"network: delay must be 0 rounds or more and spell 1 or more, got delay = {self.delay}, "
+                f"spell = {self.spell}"
+            )
+        if self.rule == "counters" and self.delay:
+            raise ConfigError('network: rule = "counters" is for lost messages; leave delay out, or use rule = "drop"')
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any faults."""
+        return bool(self.loss or self.delay or self.absent)
 
 
 class Links(NamedTuple):
@@ -143,35 +173,3 @@ class Unreliable:
     def active(self, t: int = 0) -> npt.NDArray[np.bool_] | None:
         """Which workers compute in round t."""
         return ~self._away(t) if self.faults.absent else None
-
-
-@dataclass(frozen=True)
-class Faults:
-    """Which faults the network has, and the rule for them.
-
-    A share `loss` of the messages is lost (with rule "drop", of the links), others come up to `delay` rounds late, and
-    a share `absent` of the workers is away, drawn anew every `spell` rounds.
-    """
-
-    loss: float = 0.0
-    rule: Literal["drop", "fold", "ignore", "counters"] = "drop"
-    delay: int = 0
-    absent: float = 0.0
-    spell: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("loss", "absent"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"network: {name} is a share and must lie in [0, 1), got {getattr(self, name)!r}")
-        if self.delay < 0 or self.spell < 1:
-            raise ConfigError(
-                f"network: delay must be 0 rounds or more and spell 1 or more, got delay = {self.delay}, "
-                f"spell = {self.spell}"
-            )
-        if self.rule == "counters" and self.delay:
-            raise ConfigError('network: rule = "counters" is for lost messages; leave delay out, or use rule = "drop"')
-
-    @property
-    def any(self) -> bool:
-        """Whether there are any faults."""
-        return bool(self.loss or self.delay or self.absent)

@@ -4,8 +4,6 @@ Random graphs are functions of their seed and are drawn again until they are con
 (`time_varying.py`) bring their own weights.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

@@ -8,8 +8,6 @@
 Engines see a network only through `Network`; a `Topology` is one.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

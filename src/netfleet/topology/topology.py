@@ -4,8 +4,6 @@
 2
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -47,7 +45,7 @@ class Topology:
     @classmethod
     def from_graph(
         cls, graph: nx.Graph, weights: Spec | npt.ArrayLike = "laplacian", name: str | None = None
-    ) -> Topology:
+    ) -> "Topology":
         """Any undirected networkx graph; workers are its nodes in natural order ("a2" before "a10").
 
         Weights are a name, a table with a kind, or W itself with its rows in that order.

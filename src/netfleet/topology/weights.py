@@ -13,8 +13,6 @@
 The user's own W from a file (`kind = "matrix"`) is registered in `topology.py`, since nothing here does I/O.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 

@@ -4,8 +4,6 @@ What a codec draws at random comes from a key of 64 bits per row, so that a repl
 need not be exact: the wrapper makes up for its errors.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

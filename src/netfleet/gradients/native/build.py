@@ -4,8 +4,6 @@ There is nothing to install and nothing to configure. Without a compiler netflee
 warns.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib

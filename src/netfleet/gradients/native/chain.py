@@ -1,7 +1,5 @@
 """Runs `chain.cpp`: one call of the library per thread and step, in which no thread holds the interpreter's lock."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ or without, then a flattening, then linear layers with ReLU or nothing between t
 in PyTorch.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import operator
