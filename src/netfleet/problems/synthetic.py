@@ -55,9 +55,7 @@ class _Synthetic(Problem):
     def values(self, x: Tensor) -> Tensor:
         """fᵢ(xᵢ) for each hosted worker, `[rows]`."""
 
-    def evaluate(
-        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
-    ) -> Scores:
+    def evaluate(self, x: Tensor, **options: object) -> Scores:
         f = self._whole or self
         return Scores(torch.stack([f.values(row.expand(f.m, -1)).mean() for row in x]), None)
 
@@ -121,9 +119,8 @@ class Quadratics(_Synthetic):
         return Sample(t, k, len(self.workers))
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
-        if self.sigma == 0:
-            return self.full_grad(x)
-        return self.full_grad(x) + self._noise(sample.t, sample.k)
+        exact = self.full_grad(x)
+        return exact + self._noise(sample.t, sample.k) if self.sigma else exact
 
     def _noise(self, t: int, k: int) -> Tensor:
         """The noise of step k, drawn for some rounds at a time: what a draw costs is mostly its call."""
@@ -177,8 +174,7 @@ class _LogisticLoss(_Synthetic):
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         if sample.rows is None:
             return self.full_grad(x)
-        taken = self.signed[torch.arange(len(self.workers))[:, None], sample.rows]
-        return self._grad(x, taken)
+        return self._grad(x, self.signed[torch.arange(len(self.workers))[:, None], sample.rows])
 
     def full_grad(self, x: Tensor) -> Tensor:
         return self._grad(x, self.signed)

@@ -27,6 +27,7 @@ from scipy.sparse import csr_array
 
 from netfleet.errors import ConfigError
 from netfleet.randomness import integers, uniform
+from netfleet.topology.network import Network
 from netfleet.topology.topology import Topology
 
 
@@ -75,7 +76,7 @@ class Links(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Unreliable:
+class Unreliable(Network):
     """A topology whose links and workers fail, each by its own draw for (seed, round, link or worker)."""
 
     topology: Topology
@@ -97,17 +98,14 @@ class Unreliable:
 
     @property
     def m(self) -> int:
-        """Number of workers."""
         return self.topology.m
 
     @property
     def varying(self) -> bool:
-        """Every round fails in its own way."""
         return True
 
     @property
     def freezes(self) -> bool:
-        """A worker that is away keeps its state."""
         return self.faults.absent > 0
 
     @property
@@ -157,19 +155,14 @@ class Unreliable:
         rows, columns = np.append(links.i, np.arange(self.m)), np.append(links.j, np.arange(self.m))
         return csr_array((np.append(links.w * links.heard, links.kept), (rows, columns)), shape=(self.m, self.m))
 
-    def average(self, t: int = 0) -> None:
-        """W(t) is no exact average."""
-
     def sends(self, i: int, t: int = 0) -> int:
         """How many messages worker i sends in an exchange of round t; a lost one was sent."""
         away = self._away(t)
         return 0 if away[i] else sum(not away[j] for j in self.topology.readers(i, t))
 
     def messages(self, t: int = 0) -> int:
-        """How many messages an exchange of round t takes."""
         links, away = self.links(t), self._away(t)
         return int(np.count_nonzero(~(away[links.i] | away[links.j])))
 
     def active(self, t: int = 0) -> npt.NDArray[np.bool_] | None:
-        """Which workers compute in round t."""
         return ~self._away(t) if self.faults.absent else None

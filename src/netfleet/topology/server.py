@@ -1,4 +1,4 @@
-"""A server that averages exactly over the workers that take part in a round."""
+"""A server that averages exactly over the workers that take part in a round: n of m, the set 𝒮_t = `chosen(t)`."""
 
 from dataclasses import dataclass
 from typing import Annotated

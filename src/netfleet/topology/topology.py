@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import networkx as nx
 import numpy as np
@@ -21,6 +21,7 @@ from netfleet.registry import Spec, split
 from netfleet.topology import time_varying as varying
 from netfleet.topology import weights as mixing
 from netfleet.topology.graphs import GRAPHS, existing, expect_workers, numbered
+from netfleet.topology.network import Network
 from netfleet.topology.time_varying import WeightSequence
 from netfleet.topology.weights import WEIGHTS
 
@@ -28,7 +29,7 @@ EXACT_DIAMETER = 10**7  # workers × links up to which the diameter takes less t
 
 
 @dataclass(frozen=True, eq=False)
-class Topology:
+class Topology(Network):
     """A connected graph on m workers and its consensus matrix, checked against Section 3.2 of the paper."""
 
     name: str
@@ -43,17 +44,13 @@ class Topology:
         mixing.check_contraction(self.lam)
 
     @classmethod
-    def from_graph(
-        cls, graph: nx.Graph, weights: Spec | npt.ArrayLike = "laplacian", name: str | None = None
-    ) -> "Topology":
+    def from_graph(cls, graph: nx.Graph, weights: Spec | npt.ArrayLike = "laplacian", name: str | None = None) -> Self:
         """Any undirected networkx graph; workers are its nodes in natural order ("a2" before "a10").
 
         Weights are a name, a table with a kind, or W itself with its rows in that order.
         """
         if not isinstance(graph, nx.Graph):
-            raise TopologyError(
-                f"expected a networkx.Graph, got {type(graph).__name__}; build one with nx.Graph(edges)"
-            )
+            raise TopologyError(f"expected a networkx.Graph, got {type(graph).__name__}; build it with nx.Graph(edges)")
         if graph.is_directed():
             raise TopologyError("the graph is directed but links go both ways; pass graph.to_undirected()")
         workers = nx.freeze(numbered(graph))
@@ -111,17 +108,6 @@ class Topology:
         W = self.W(t)
         part = slice(W.indptr[i], W.indptr[i + 1])
         return {j: w for j, w in zip(W.indices[part].tolist(), W.data[part].tolist(), strict=True) if w != 0}
-
-    def average(self, t: int = 0) -> None:
-        """W(t) is no exact average."""
-
-    @property
-    def freezes(self) -> bool:
-        """All workers compute."""
-        return False
-
-    def active(self, t: int = 0) -> None:
-        """All workers compute."""
 
     def sends(self, i: int, t: int = 0) -> int:
         """How many messages worker i sends in an exchange of round t."""
