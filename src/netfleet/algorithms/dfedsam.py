@@ -48,10 +48,9 @@ class DFedSAM(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.rho < math.inf or self.gossip < 1:
-            raise ConfigError(
-                f"DFedSAM needs a finite rho >= 0 and gossip >= 1, got rho = {self.rho}, gossip = {self.gossip}"
-            )
+        rho, gossip = self.rho, self.gossip
+        if not 0 <= rho < math.inf or gossip < 1:
+            raise ConfigError(f"DFedSAM needs a finite rho >= 0 and gossip >= 1, got rho = {rho}, gossip = {gossip}")
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (3)

@@ -47,6 +47,5 @@ def as_sparse(W: csr_array, dtype: torch.dtype) -> Tensor:
     rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(
-            rows, columns, torch.from_numpy(W.data), W.shape, dtype=dtype, check_invariants=False
-        )
+        values = torch.from_numpy(W.data)
+        return torch.sparse_csr_tensor(rows, columns, values, W.shape, dtype=dtype, check_invariants=False)

@@ -42,7 +42,7 @@ def check_md5(data: bytes, file: File, where: object) -> None:
     """Raise unless the data is what was published."""
     came = md5_of(data)
     if file.md5 not in (None, came):
-        raise DataError(f"{where}: damaged, or another file; its MD5 is {came}, not {file.md5}; delete it, run again")
+        raise DataError(f"{where}: damaged, or another file; MD5 {came}, expected {file.md5}; delete it and run again")
 
 
 def missing(collection: Collection, folder: Path) -> list[File]:

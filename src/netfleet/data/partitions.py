@@ -118,7 +118,10 @@ def by_groups(labels: Rows, workers: int, seed: int, groups: Rows | None, per_wo
         )
     order = generator("partition/groups", seed).permutation(len(sizes))
     owner = _deal_evenly(order, sizes, workers) if per_worker is None else _deal(order, workers, per_worker)
-    return _rows_by_owner(owner[group_of_row], workers)
+    owners = owner[group_of_row]
+    by_owner = np.argsort(owners, kind="stable")
+    bounds = np.searchsorted(owners[by_owner], np.arange(workers + 1))
+    return [by_owner[start:stop] for start, stop in pairwise(bounds)]
 
 
 def label_counts(labels: Rows, parts: list[Rows], classes: int) -> Rows:
@@ -143,9 +146,7 @@ def _check_part(part: npt.NDArray[Any], rows: int, where: str) -> Rows:
             f"return an int64 array for each worker"
         )
     if part.min() < 0 or part.max() >= rows:
-        raise DataError(
-            f"{where} has rows {part.min()} to {part.max()}, expected 0 to {rows - 1}; return numbers of training rows"
-        )
+        raise DataError(f"{where} has rows {part.min()} to {part.max()}, expected 0 to {rows - 1}; fix the partition")
     return part.astype(np.int64, copy=False)
 
 
@@ -198,9 +199,3 @@ def _deal_evenly(order: Rows, sizes: Rows, workers: int) -> Rows:
         owner[group] = load.argmin()
         load[owner[group]] += sizes[group]
     return owner
-
-
-def _rows_by_owner(owner: Rows, workers: int) -> list[Rows]:
-    order = np.argsort(owner, kind="stable")
-    bounds = np.searchsorted(owner[order], np.arange(workers + 1))
-    return [order[start:stop] for start, stop in pairwise(bounds)]

@@ -1,16 +1,8 @@
 """Rows of a stack of messages, copied by runs of contiguous rows rather than one by one."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from torch import Tensor
-
-
-class Run(NamedTuple):
-    """Contiguous rows: their places in the stack, and among the chosen rows."""
-
-    place: slice
-    row: slice
 
 
 class RowBlocks:
@@ -31,8 +23,8 @@ class RowBlocks:
 
     def piece(self, stack: Tensor) -> Tensor:
         """These rows as a view of the stack; they must be contiguous."""
-        (run,) = self.runs
-        return stack[run.place]
+        ((place, _),) = self.runs
+        return stack[place]
 
     def take(self, stack: Tensor, out: Tensor | None = None) -> Tensor:
         """These rows in one piece: a view of the stack if they are contiguous, else a copy (in `out`)."""
@@ -45,7 +37,8 @@ class RowBlocks:
         return values
 
 
-def _runs(places: Sequence[int]) -> list[Run]:
+def _runs(places: Sequence[int]) -> list[tuple[slice, slice]]:
+    """The blocks of contiguous rows: their places in the stack, and among the chosen rows."""
     starts = [i for i in range(len(places)) if i == 0 or places[i] != places[i - 1] + 1]
     ends = [*starts[1:], len(places)][: len(starts)]
-    return [Run(slice(places[a], places[b - 1] + 1), slice(a, b)) for a, b in zip(starts, ends, strict=True)]
+    return [(slice(places[a], places[b - 1] + 1), slice(a, b)) for a, b in zip(starts, ends, strict=True)]

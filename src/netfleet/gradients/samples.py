@@ -40,7 +40,6 @@ class DeviceSamples:
         return self
 
     def targets(self, rows: Tensor) -> Tensor:
-        """Targets of the rows."""
         return self.labels[rows]
 
 
