@@ -268,18 +268,17 @@ def _gradient(p: Tensor, decay: float) -> Tensor:
 
 def __getattr__(name: str) -> type[Decentralized]:
     """`netfleet.optim.NetFleet`, `.KGT`, …: a class for each registered method, by its own class's name."""
-    for kind in ALGORITHMS:
-        if _class(kind).__name__ == name:
-            return _front(_class(kind))
+    if name in _classes():
+        return _front(_classes()[name])
     raise AttributeError(f"netfleet.optim has no {name!r}; there are Decentralized and {', '.join(__dir__())}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_class(kind).__name__ for kind in ALGORITHMS)
+    return sorted(_classes())
 
 
-def _class(kind: str) -> type[Algorithm]:
-    return cast(type[Algorithm], ALGORITHMS[kind])
+def _classes() -> dict[str, type[Algorithm]]:
+    return {known.__name__: cast(type[Algorithm], known) for known in map(ALGORITHMS.__getitem__, ALGORITHMS)}
 
 
 def _front(known: type[Algorithm]) -> type[Decentralized]:

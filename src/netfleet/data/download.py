@@ -69,7 +69,11 @@ def extract(archive: Path, folder: str, files: list[File], target: Path) -> None
     try:
         with tarfile.open(archive) as tar:
             for file in files:
-                data = _member(tar, f"{folder}/{file.name}")
+                name = f"{folder}/{file.name}"
+                member = tar.extractfile(name) if tar.getmember(name).isfile() else None  # never a link or a device
+                if member is None:
+                    raise tarfile.ReadError(f"{name} is not a plain file")
+                data = member.read()
                 if file.md5 not in (None, md5_of(data)):
                     raise tarfile.ReadError(f"{file.name} has MD5 {md5_of(data)}, expected {file.md5}")
                 with atomic(target / file.name) as out:
@@ -94,13 +98,6 @@ def atomic(target: Path) -> Iterator[IO[bytes]]:
 def md5_of(data: bytes) -> str:
     """The MD5 of the data, as published lists write it; it finds damage, not malice."""
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
-
-
-def _member(tar: tarfile.TarFile, name: str) -> bytes:
-    member = tar.extractfile(name) if tar.getmember(name).isfile() else None  # never a link or a device
-    if member is None:
-        raise tarfile.ReadError(f"{name} is not a plain file")
-    return member.read()
 
 
 def _progress(name: str, total: int | None) -> Progress:

@@ -46,12 +46,7 @@ def iid(labels: Rows, workers: int, seed: int) -> list[Rows]:
 
 @PARTITIONS.register("shards")
 def by_shards(
-    labels: Rows,
-    workers: int,
-    seed: int,
-    per_worker: int = 2,
-    shards: int | None = None,
-    size: int | None = None,
+    labels: Rows, workers: int, seed: int, per_worker: int = 2, shards: int | None = None, size: int | None = None
 ) -> list[Rows]:
     """Rows sorted by label and cut; `per_worker` random shards for each worker: the paper's non-i.i.d. setting.
 

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -115,7 +115,7 @@ class ModuleProblem(Problem):
         self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _GROUPS)))
         inputs = PathInputs(self.model, self.loss, self._probed, self._train, self._test, self.seed, self.workers)
         self._path = choose_path(inputs, self._layers, self._pool, self._threads, self.gradients)
-        self._drawn: _Drawn | None = None
+        self._drawn = -1, 0, torch.empty(0)  # a round, its first drawn step, and `[steps, workers, batch]` rows
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
     @property
@@ -142,12 +142,14 @@ class ModuleProblem(Problem):
     def sample(self, t: int, k: int) -> Sample:
         if self.batch == 0:
             return Sample(t, k, self.size)
-        if self._drawn is None or not self._drawn.has(t, k):
+        drawn_for, first, drawn = self._drawn
+        if t != drawn_for or not 0 <= k - first < len(drawn):
             self._steps = max(self._steps, k)
             most = max(_DRAWN // (len(self.workers) * self.batch), 1)
             steps = np.arange(k, min(self._steps, k + most - 1) + 1)
-            self._drawn = _Drawn(t, k, torch.from_numpy(self._draw(t, steps)))
-        rows = self._drawn.rows[k - self._drawn.first]
+            first, drawn = k, torch.from_numpy(self._draw(t, steps))
+            self._drawn = t, first, drawn
+        rows = drawn[k - first]
         return Sample(t, k, rows.numel(), rows)
 
     def _draw(self, t: int, steps: Rows) -> Rows:
@@ -224,17 +226,6 @@ class ModuleProblem(Problem):
             rows = torch.tensor(thin(pool, _CALIBRATION))
             chunks.append(rows[self._shuffled(len(rows))].tensor_split(-(-len(rows) // _CHUNK)))
         return self._path.recalibrated(x, self._buffer_start, chunks)
-
-
-class _Drawn(NamedTuple):
-    """Mini-batches of one round that were drawn ahead."""
-
-    t: int
-    first: int
-    rows: Tensor  # [steps, workers, batch]
-
-    def has(self, t: int, k: int) -> bool:
-        return t == self.t and 0 <= k - self.first < len(self.rows)
 
 
 def _check(model: nn.Module, batch: int, l2: float, threads: int, sampling: str, parts: Sequence[Rows]) -> None:

@@ -97,11 +97,14 @@ class Topology(Network):
 
     def neighbours(self, i: int, t: int = 0) -> list[int]:
         """The workers that worker i reads in round t: all j ≠ i with Wᵢⱼ ≠ 0."""
-        return _others(self.W(t), i)
+        return sorted(self.row(i, t).keys() - {i})
 
     def readers(self, i: int, t: int = 0) -> list[int]:
         """The workers that read worker i in round t: all j ≠ i with Wⱼᵢ ≠ 0; its neighbours where W is symmetric."""
-        return _others(self.W(t) if self.weight_sequence.symmetric else csr_array(self.W(t).T), i)
+        if self.weight_sequence.symmetric:
+            return self.neighbours(i, t)
+        column = self.W(t)[:, [i]].toarray()[:, 0]
+        return [j for j in np.flatnonzero(column).tolist() if j != i]
 
     def row(self, i: int, t: int = 0) -> dict[int, float]:
         """Row i of W(t), zeros left out."""
@@ -121,6 +124,7 @@ class Topology(Network):
     def describe(self) -> dict[str, str | int | float | None]:
         """The numbers of a report by name; the diameter is `None` where it would take long."""
         degrees = [degree for _, degree in self.graph.degree]
+        quick = self.m * self.graph.number_of_edges() <= EXACT_DIAMETER
         return {
             "name": self.name,
             "workers": self.m,
@@ -128,7 +132,7 @@ class Topology(Network):
             "degree_min": min(degrees),
             "degree_mean": sum(degrees) / self.m,
             "degree_max": max(degrees),
-            "diameter": _diameter(self.graph),
+            "diameter": int(shortest_path(mixing.adjacency(self.graph), unweighted=True).max()) if quick else None,
             "lambda": self.lam,
             "spectral_gap": self.gap,
             "weights": self.weights,
@@ -193,11 +197,6 @@ def _always(W: csr_array, t: int) -> csr_array:
     return W
 
 
-def _others(W: csr_array, i: int) -> list[int]:
-    row = slice(W.indptr[i], W.indptr[i + 1])
-    return sorted(int(j) for j, weight in zip(W.indices[row], W.data[row], strict=True) if j != i and weight != 0)
-
-
 def _check_connected(graph: nx.Graph) -> None:
     if len(graph) == 0:
         raise TopologyError("the graph has no nodes; give it at least one worker")
@@ -208,9 +207,3 @@ def _check_connected(graph: nx.Graph) -> None:
             f"the graph falls into {len(sizes)} components of {some} workers, which can never agree; add "
             f"links between them, or keep one: graph.subgraph(max(nx.connected_components(graph), key=len))"
         )
-
-
-def _diameter(graph: nx.Graph) -> int | None:
-    if len(graph) * graph.number_of_edges() > EXACT_DIAMETER:
-        return None
-    return int(shortest_path(mixing.adjacency(graph), unweighted=True).max())

@@ -163,10 +163,8 @@ class _Reader:
 
     def _flattens(self, shape: tuple[Any, ...]) -> bool:
         size = math.prod(self.shape)
-        if len(shape) != 2:
-            return False
-        first, last = shape
-        return (isinstance(first, fx.Node) and last in (-1, size)) or (first == -1 and last == size)
+        by_size = len(shape) == 2 and isinstance(shape[0], fx.Node) and shape[1] in (-1, size)
+        return by_size or shape == (-1, size)
 
     def _relu(self, options: dict[str, Any]) -> None:
         self._require(bool(self.done))
@@ -187,30 +185,24 @@ class _Reader:
         self._require(len(self.shape) == 3 and module.groups == 1 and module.dilation == (1, 1))
         self._require(module.padding_mode == "zeros" and not isinstance(module.padding, str))
         self._require(module.stride[0] == module.stride[1] and self.shape[0] == module.in_channels)
-        self._require(not self.done or module.weight.numel() <= LARGEST_MATRIX)
-        (kernel_h, kernel_w), (pad_h, pad_w) = _pair(module.kernel_size), _pair(module.padding)
-        channels, height, width = self.shape
-        stride = module.stride[0]
-        weight, bias = self._offsets(module)
-        layer = (kernel_h, kernel_w, channels, height, width, module.out_channels, stride, pad_h, pad_w)
-        self.done.append(Layer(*layer, pool=1, relu=0, weight=weight, bias=bias))
+        kernel, padding = _pair(module.kernel_size), _pair(module.padding)
+        self._add(module, *kernel, *self.shape, module.out_channels, module.stride[0], *padding)
         self.shape = (module.out_channels, self.done[-1].rows, self.done[-1].columns)
         self._require(min(self.shape) > 0)
 
     def _linear(self, module: nn.Linear) -> None:
         self._require(self.shape == (module.in_features,))
-        self._require(not self.done or module.weight.numel() <= LARGEST_MATRIX)
-        weight, bias = self._offsets(module)
-        layer = (0, 0, module.in_features, 1, 1, module.out_features, 1, 0, 0)
-        self.done.append(Layer(*layer, pool=1, relu=0, weight=weight, bias=bias))
+        self._add(module, 0, 0, module.in_features, 1, 1, module.out_features, 1, 0, 0)
         self.shape = (module.out_features,)
 
-    def _offsets(self, module: nn.Conv2d | nn.Linear) -> tuple[int, int]:
-        """Where weight and bias lie; a parameter that is used twice is not for a chain."""
+    def _add(self, module: nn.Conv2d | nn.Linear, *sizes: int) -> None:
+        """A layer of these sizes; one whose parameters are used twice is not for a chain."""
+        self._require(not self.done or module.weight.numel() <= LARGEST_MATRIX)
         self._require(id(module.weight) in self.offsets)
         weight = self.offsets.pop(id(module.weight))
         self._require(module.bias is None or id(module.bias) in self.offsets)
-        return weight, -1 if module.bias is None else self.offsets.pop(id(module.bias))
+        bias = -1 if module.bias is None else self.offsets.pop(id(module.bias))
+        self.done.append(Layer(*(*sizes, 1, 0, weight, bias)))
 
     def _require(self, condition: bool) -> None:
         if not condition:
