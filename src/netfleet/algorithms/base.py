@@ -17,7 +17,7 @@ from torch import Tensor
 
 from netfleet.algorithms.schedules import Schedule, StepSize, as_schedule
 from netfleet.errors import ConfigError
-from netfleet.problems.base import Problem
+from netfleet.problems.base import Problem as Problem  # methods import it from here
 from netfleet.registry import Registry
 
 

@@ -20,9 +20,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Problem
 from netfleet.errors import ConfigError
-from netfleet.problems.base import Problem
 
 
 @ALGORITHMS.register("dfedsam")

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Problem
 from netfleet.topology.server import Participation
 
 

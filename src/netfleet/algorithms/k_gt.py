@@ -24,8 +24,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, ExchangeStep, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, ExchangeStep, Mix, Problem
 
 
 @ALGORITHMS.register("k-gt")

@@ -28,9 +28,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Problem
 from netfleet.errors import ConfigError
-from netfleet.problems.base import Problem
 
 
 @ALGORITHMS.register("led")

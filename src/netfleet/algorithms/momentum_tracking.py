@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Momentum
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Momentum, Problem
 
 
 @ALGORITHMS.register("momentum-tracking")

@@ -20,8 +20,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Problem
 
 
 @ALGORITHMS.register("net-fleet")

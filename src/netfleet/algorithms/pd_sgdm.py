@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Momentum
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Momentum, Problem
 
 
 @ALGORITHMS.register("pd-sgdm")

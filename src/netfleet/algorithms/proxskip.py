@@ -21,9 +21,8 @@ the matrix of one round. For K = 1 that is LED's −1/3; below it noise adds up,
 from dataclasses import dataclass, field
 
 from netfleet import randomness
-from netfleet.algorithms.base import ALGORITHMS
+from netfleet.algorithms.base import ALGORITHMS, Problem
 from netfleet.algorithms.led import LED
-from netfleet.problems.base import Problem
 
 
 @ALGORITHMS.register("proxskip")

@@ -23,8 +23,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, ExchangeStep, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, ExchangeStep, Mix, Problem
 from netfleet.topology.server import Participation, participants
 
 

@@ -11,11 +11,6 @@ from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool
 
 
-def _width(d: int) -> int:
-    """Columns per product: a function of d alone, so that the result does not depend on the number of threads."""
-    return min(16384, max(2048, d // 32 // 1024 * 1024))
-
-
 class Product:
     """Multiplies on some threads, into reused memory."""
 
@@ -26,7 +21,8 @@ class Product:
         """W x as `[rows, d]`; a W of one row gives the same to all of them."""
         if x.device.type != "cpu":
             return (W @ x).expand(rows, -1).contiguous()
-        out, width = self._arena.empty(x, rows), _width(x.shape[1])
+        # columns per product: a function of d alone, so that the result does not depend on the number of threads
+        out, width = self._arena.empty(x, rows), min(16384, max(2048, x.shape[1] // 32 // 1024 * 1024))
 
         def columns(_: int, i: int) -> None:
             part = slice(i * width, (i + 1) * width)

@@ -112,7 +112,11 @@ def by_groups(labels: Rows, workers: int, seed: int, groups: Rows | None, per_wo
             f"lower workers{'' if per_worker is None else ' or per_worker'}"
         )
     order = generator("partition/groups", seed).permutation(len(sizes))
-    owner = _deal_evenly(order, sizes, workers) if per_worker is None else _deal(order, workers, per_worker)
+    if per_worker is None:
+        owner = _deal_evenly(order, sizes, workers)
+    else:
+        owner = np.full(len(order), -1)  # −1: groups that remain
+        owner[order[:needed]] = np.repeat(np.arange(workers), per_worker)
     owners = owner[group_of_row]
     by_owner = np.argsort(owners, kind="stable")
     bounds = np.searchsorted(owners[by_owner], np.arange(workers + 1))
@@ -178,13 +182,6 @@ def _spread(labels: Rows, cuts: Rows, random: np.random.Generator) -> list[Rows]
     by_label = np.split(shuffled[np.argsort(labels[shuffled], kind="stable")], np.cumsum(cuts[:, -1])[:-1])
     pieces = [np.split(rows, cut[1:-1]) for rows, cut in zip(by_label, cuts, strict=True)]
     return [np.concatenate(part) for part in zip(*pieces, strict=True)]
-
-
-def _deal(order: Rows, workers: int, per_worker: int) -> Rows:
-    """The worker of each group, −1 for the groups that remain."""
-    owner = np.full(len(order), -1)
-    owner[order[: workers * per_worker]] = np.repeat(np.arange(workers), per_worker)
-    return owner
 
 
 def _deal_evenly(order: Rows, sizes: Rows, workers: int) -> Rows:

@@ -213,16 +213,14 @@ class RowExchange:
                 ops.append((dist.irecv, route.receives.piece(stack), route.rank))
         if not ops:
             return
-        with _reaching("a neighbour"):
-            for work in self._started(ops, stack.is_cuda):
-                work.wait()
-
-    def _started(self, ops: Sequence[tuple[Any, Tensor, int]], batched: bool) -> list[Any]:
-        """All operations started at once; NCCL needs them in one batch, with Gloo a batch only costs time."""
         group = self.ranks.group
-        if batched:
-            return dist.batch_isend_irecv([dist.P2POp(act, rows, rank, group) for act, rows, rank in ops])
-        return [act(rows, rank, group) for act, rows, rank in ops]
+        with _reaching("a neighbour"):
+            if stack.is_cuda:  # NCCL needs all operations in one batch; with Gloo a batch only costs time
+                started = dist.batch_isend_irecv([dist.P2POp(act, rows, rank, group) for act, rows, rank in ops])
+            else:
+                started = [act(rows, rank, group) for act, rows, rank in ops]
+            for work in started:
+                work.wait()
 
     def routes(self, t: int, need: Sequence[int]) -> list[Route]:
         """What is sent to and received from the other ranks, by places in the stack of the needed rows."""

@@ -9,7 +9,11 @@ class RowBlocks:
     """Some rows of a stack, in ascending order."""
 
     def __init__(self, places: Sequence[int]) -> None:
-        self.count, self.runs = len(places), _runs(places)
+        self.count = len(places)
+        starts = [i for i in range(len(places)) if i == 0 or places[i] != places[i - 1] + 1]
+        ends = [*starts[1:], len(places)][: len(starts)]
+        #: Each block of contiguous rows: its places in the stack, and among the chosen rows.
+        self.runs = [(slice(places[a], places[b - 1] + 1), slice(a, b)) for a, b in zip(starts, ends, strict=True)]
 
     @property
     def contiguous(self) -> bool:
@@ -35,10 +39,3 @@ class RowBlocks:
         for place, row in self.runs:
             values[row].copy_(stack[place])
         return values
-
-
-def _runs(places: Sequence[int]) -> list[tuple[slice, slice]]:
-    """The blocks of contiguous rows: their places in the stack, and among the chosen rows."""
-    starts = [i for i in range(len(places)) if i == 0 or places[i] != places[i - 1] + 1]
-    ends = [*starts[1:], len(places)][: len(starts)]
-    return [(slice(places[a], places[b - 1] + 1), slice(a, b)) for a, b in zip(starts, ends, strict=True)]

@@ -7,7 +7,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Self
 
 import networkx as nx
@@ -113,7 +112,6 @@ class Topology(Network):
         return {j: w for j, w in zip(W.indices[part].tolist(), W.data[part].tolist(), strict=True) if w != 0}
 
     def sends(self, i: int, t: int = 0) -> int:
-        """How many messages worker i sends in an exchange of round t."""
         return len(self.readers(i, t))
 
     def messages(self, t: int = 0) -> int:
@@ -180,17 +178,16 @@ def matrix(graph: nx.Graph, path: str | None = None, values: Any = None) -> csr_
     if (path is None) == (values is None):
         raise ConfigError("weights 'matrix' needs either a path to a .npy, .csv or .txt file, or values as an array")
     try:
-        W = csr_array(values if path is None else _read_matrix(existing(path, "weights 'matrix'")), dtype=np.float64)
+        if path is not None:
+            file = existing(path, "weights 'matrix'")
+            delimiter = "," if file.suffix == ".csv" else None
+            numpy = file.suffix == ".npy"
+            values = np.load(file, allow_pickle=False) if numpy else np.loadtxt(file, delimiter=delimiter, ndmin=2)
+        W = csr_array(values, dtype=np.float64)
     except (ValueError, TypeError, EOFError, OSError) as error:
         raise TopologyError(f"weights 'matrix': {path or 'values'} is not a table of numbers ({error})") from None
     W.eliminate_zeros()
     return W
-
-
-def _read_matrix(file: Path) -> npt.NDArray[np.float64]:
-    if file.suffix == ".npy":
-        return np.asarray(np.load(file, allow_pickle=False))
-    return np.loadtxt(file, delimiter="," if file.suffix == ".csv" else None, ndmin=2)
 
 
 def _always(W: csr_array, t: int) -> csr_array:

@@ -135,7 +135,9 @@ class Quantize(Codec):
     def decode(self, wire: Tensor, d: int, dtype: torch.dtype) -> Tensor:
         wire = wire.cpu()
         split = 4 * -(-d // self.block)
-        steps = self._stretch(wire[:, split:])[:, :d].to(dtype).sub_(self.levels).div_(self.levels)
+        codes = wire[:, split:]
+        codes = codes if self.bits == 8 else torch.stack([codes & 15, codes >> 4], dim=2).flatten(1)
+        steps = codes[:, :d].to(dtype).sub_(self.levels).div_(self.levels)
         return steps.mul_(self._spread(_numbers(wire[:, :split], torch.float32), d).to(dtype))
 
     def _spread(self, scale: Tensor, d: int) -> Tensor:
@@ -147,9 +149,6 @@ class Quantize(Codec):
             return codes
         pairs = _blocks(codes, 2)
         return pairs[:, :, 0] | pairs[:, :, 1] << 4
-
-    def _stretch(self, codes: Tensor) -> Tensor:
-        return codes if self.bits == 8 else torch.stack([codes & 15, codes >> 4], dim=2).flatten(1)
 
 
 def _noise(keys: randomness.U64, d: int) -> Tensor:

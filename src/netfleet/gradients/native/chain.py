@@ -3,13 +3,14 @@
 import ctypes
 import functools
 from collections.abc import Sequence
+from dataclasses import astuple
 
 import torch
 from torch import Tensor
 
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool
-from netfleet.gradients.native.layers import Layer, as_array
+from netfleet.gradients.native.layers import Layer
 from netfleet.gradients.paths import PathInputs, Sample, WeightedRows
 from netfleet.gradients.samples import DeviceSamples
 
@@ -30,7 +31,7 @@ class Chain:
 
     def __init__(self, library: ctypes.CDLL, layers: list[Layer], inputs: PathInputs, pool: ThreadPool) -> None:
         self._train, self._test, self._pool = inputs.train, inputs.test, pool
-        self._layers, self._arena = as_array(layers), Arena()
+        self._layers, self._arena = torch.tensor([astuple(layer) for layer in layers]), Arena()
         self._call = library.run
         size = library.scratch(self._layers.data_ptr(), len(layers))
         self._scratch = [torch.empty(size + _ALIGNMENT, dtype=torch.uint8) for _ in range(pool.threads)]

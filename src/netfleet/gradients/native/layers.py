@@ -8,7 +8,7 @@ in PyTorch.
 import copy
 import math
 import operator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -70,11 +70,6 @@ def recognise(model: nn.Module, inputs: tuple[int, ...]) -> list[Layer] | None:
     return training if training == evaluating else None
 
 
-def as_array(layers: list[Layer]) -> torch.Tensor:
-    """The layers as `chain.cpp` reads them."""
-    return torch.tensor([astuple(layer) for layer in layers], dtype=torch.int64)
-
-
 def _traced(model: nn.Module) -> fx.GraphModule:
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
         raise _NotAChain
@@ -125,8 +120,11 @@ class _Reader:
 
     def _read(self, node: fx.Node) -> None:
         kind, options = self._operation(node)
-        if kind in ("relu", "max_pool2d"):
-            getattr(self, f"_{kind}")(options)
+        if kind == "relu":
+            self._require(bool(self.done))
+            self.done[-1] = replace(self.done[-1], relu=1)
+        elif kind == "max_pool2d":
+            self._pool(options)
         elif kind == "flatten":
             self.shape = (math.prod(self.shape),)
         elif isinstance(kind, nn.Conv2d):
@@ -157,20 +155,13 @@ class _Reader:
             self._require((rest, node.kwargs) in (((1,), {}), ((), {"start_dim": 1})))
             return "flatten", {}
         if node.target in ("view", "reshape"):
-            self._require(self._flattens(rest))
+            size = math.prod(self.shape)
+            by_size = len(rest) == 2 and isinstance(rest[0], fx.Node) and rest[1] in (-1, size)
+            self._require(by_size or rest == (-1, size))
             return "flatten", {}
         return None, {}
 
-    def _flattens(self, shape: tuple[Any, ...]) -> bool:
-        size = math.prod(self.shape)
-        by_size = len(shape) == 2 and isinstance(shape[0], fx.Node) and shape[1] in (-1, size)
-        return by_size or shape == (-1, size)
-
-    def _relu(self, options: dict[str, Any]) -> None:
-        self._require(bool(self.done))
-        self.done[-1] = replace(self.done[-1], relu=1)
-
-    def _max_pool2d(self, options: dict[str, Any]) -> None:
+    def _pool(self, options: dict[str, Any]) -> None:
         self._require(bool(self.done) and self.done[-1].pool == 1 and len(self.shape) == 3)
         size, stride = _pair(options["kernel_size"]), _pair(options.get("stride") or options["kernel_size"])
         plain = _pair(options.get("padding", 0)) == (0, 0) and _pair(options.get("dilation", 1)) == (1, 1)
