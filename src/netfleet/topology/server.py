@@ -13,7 +13,7 @@ from netfleet.topology.network import Mask, Weights
 
 def _check_participation(name: str, value: float) -> None:
     if not 0 < value <= 1:
-        raise ConfigError(f"{name}, the share of workers in a round, must lie in (0, 1] (1: all), got {value!r}")
+        raise ConfigError(f"{name}, the share of workers that take part in a round, must lie in (0, 1], got {value!r}")
 
 
 Participation = Annotated[float, _check_participation]
