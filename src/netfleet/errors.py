@@ -1,19 +1,7 @@
 """Every error that netfleet raises on purpose.
 
-NetfleetError
-├── ConfigError        an experiment file, option or argument that makes no sense
-├── TopologyError      a graph or consensus matrix that breaks Section 3.2 of the paper
-├── DataError          a data file that is missing or corrupt, or a partition that cannot be made
-├── CheckpointError    a checkpoint or history that cannot be read or belongs to another run
-├── TransportError     a neighbour that did not answer
-│   └── FrameError     bytes from a neighbour that are not a message of this run
-├── EngineError        a helper process that failed
-└── DivergedError      a run that produced a non-finite value
-
 Each message says what came, what was expected and what to do; the command line prints it without a traceback.
 """
-
-from __future__ import annotations
 
 
 class NetfleetError(Exception):

@@ -1,7 +1,5 @@
 """Atomic writes: a crash leaves the old file or the new one, never half of it."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable

@@ -18,8 +18,6 @@ begin with rank 0's parameters, unless a state was loaded. A rank that does not 
 loss.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import re
@@ -72,20 +70,15 @@ class Decentralized(torch.optim.Optimizer):
         ranks = ProcessGroup(group)
         graph = topology if isinstance(topology, Topology) else make_topology(topology, workers=ranks.size, seed=seed)
         if graph.m != ranks.size:
-            raise ConfigError(
-                f"the topology has {graph.m} workers, the process group {ranks.size} ranks; make them agree"
-            )
-        self._local = _Local(self._parameters(), list(buffers), ranks, seed)
+            raise ConfigError(f"the topology has {graph.m} workers, the group {ranks.size} ranks; make them agree")
+        trained = [p for group in self.param_groups for p in group["params"] if p.requires_grad]  # not the frozen
+        self._local = _Local(trained, list(buffers), ranks, seed)
         network = network_for(self._method, graph, seed)
         wire = RowExchange(ranks, network, Placement(tuple((rank,) for rank in range(ranks.size))))
         self._host = PartialHost(self._local, network, wire, ranks)
         self._ranks = ranks
         self._last_loss: object = None
         _check_agreement(ranks, self._local, self._method, graph)
-
-    def _parameters(self) -> list[Tensor]:
-        """The trained parameters: those that are frozen neither change nor are sent."""
-        return [p for group in self.param_groups for p in group["params"] if p.requires_grad]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self._complete:
@@ -102,9 +95,7 @@ class Decentralized(torch.optim.Optimizer):
     def step(self, closure: Closure | None = None) -> Any:
         """One round: K mini-batches and one exchange (and before the first round the gradient that it starts from)."""
         if closure is None:
-            raise ConfigError(
-                f"{type(self).__name__} takes several gradients a step; give step a closure, as for LBFGS"
-            )
+            raise ConfigError(f"{type(self).__name__} takes several gradients a step; give step a closure, as LBFGS")
         local, rate = self._local, self._rate()
         decays = {id(p): group["weight_decay"] for group in self.param_groups for p in group["params"]}
         local.begin(closure, [decays[id(p)] for p in local.parameters])
@@ -140,9 +131,7 @@ class Decentralized(torch.optim.Optimizer):
         """The learning rate of now, which a scheduler may have changed."""
         rates = {float(group["lr"]) for group in self.param_groups}
         if len(rates) > 1:
-            raise ConfigError(
-                f"all parameter groups need one learning rate, since neighbours average the result, got {sorted(rates)}"
-            )
+            raise ConfigError(f"all parameter groups need one learning rate for all ranks, got {sorted(rates)}")
         (rate,), divides = rates, self._method.divides_by_eta
         if not rate >= 0 or (rate == 0 and divides):
             raise ConfigError(
@@ -172,7 +161,7 @@ class Decentralized(torch.optim.Optimizer):
             local.write_buffers(statistics)
 
 
-def _check_agreement(ranks: ProcessGroup, local: _Local, method: Algorithm, graph: Topology) -> None:
+def _check_agreement(ranks: ProcessGroup, local: "_Local", method: Algorithm, graph: Topology) -> None:
     """Ranks that average different things would hang, or fail far from the cause."""
     parts = {
         "number of parameters": str((local.d, local.dtype)),
@@ -209,7 +198,6 @@ class _Local(Problem):
 
     @property
     def x(self) -> Tensor:
-        """The parameters in one vector."""
         return torch.cat([p.detach().flatten() for p in self.parameters])
 
     def load(self, x: Tensor) -> None:
@@ -218,12 +206,10 @@ class _Local(Problem):
             p.detach().copy_(part.view_as(p))
 
     def begin(self, closure: Closure, decay: list[float]) -> None:
-        """A round begins."""
         self._closure, self._decay = closure, decay
         wanted = inspect.signature(closure).parameters.values()
-        self._named = any(
-            p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in wanted
-        )
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._named = any(p.default is p.empty and p.kind in kinds for p in wanted)
         self._used: set[tuple[int, int]] = set()
         self.first_loss: object = None
         self.buffers = self.read_buffers()
@@ -249,17 +235,7 @@ class _Local(Problem):
             loss = self._closure(sample) if self._named else self._closure()
         self.first_loss = loss if self.first_loss is None else self.first_loss
         self.buffers = self.read_buffers()
-        return self._gradient()[None]
-
-    def _gradient(self) -> Tensor:
-        parts = []
-        for p, decay in zip(self.parameters, self._decay, strict=True):
-            if p.grad is None:  # unused: neither trained nor decayed, as elsewhere in torch.optim
-                parts.append(torch.zeros_like(p).flatten())
-            else:
-                g = p.grad.to_dense() if p.grad.is_sparse else p.grad
-                parts.append((g.add(p, alpha=decay) if decay else g).flatten())
-        return torch.cat(parts)
+        return torch.cat([_gradient(p, decay) for p, decay in zip(self.parameters, self._decay, strict=True)])[None]
 
     def write_buffers(self, values: Tensor | None) -> None:
         """Write one vector, `[1, …]`, into the module's buffers."""
@@ -268,9 +244,7 @@ class _Local(Problem):
                 b.copy_(part.view_as(b))
 
     def full_grad(self, x: Tensor) -> Tensor:
-        raise ConfigError(
-            "this method passes over all of a worker's data now and then, which a closure cannot; use netfleet run"
-        )
+        raise ConfigError("this method passes over all of a worker's data, which a closure cannot; use netfleet run")
 
     def start(self) -> Tensor:
         return self.x
@@ -285,20 +259,26 @@ class _Local(Problem):
         raise ConfigError("a closure has no held-out data")
 
 
+def _gradient(p: Tensor, decay: float) -> Tensor:
+    if p.grad is None:  # unused: neither trained nor decayed, as elsewhere in torch.optim
+        return torch.zeros_like(p).flatten()
+    g = p.grad.to_dense() if p.grad.is_sparse else p.grad
+    return (g.add(p, alpha=decay) if decay else g).flatten()
+
+
 def __getattr__(name: str) -> type[Decentralized]:
     """`netfleet.optim.NetFleet`, `.KGT`, …: a class for each registered method, by its own class's name."""
-    for kind in ALGORITHMS:
-        if _class(kind).__name__ == name:
-            return _front(_class(kind))
+    if name in _classes():
+        return _front(_classes()[name])
     raise AttributeError(f"netfleet.optim has no {name!r}; there are Decentralized and {', '.join(__dir__())}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_class(kind).__name__ for kind in ALGORITHMS)
+    return sorted(_classes())
 
 
-def _class(kind: str) -> type[Algorithm]:
-    return cast(type[Algorithm], ALGORITHMS[kind])
+def _classes() -> dict[str, type[Algorithm]]:
+    return {known.__name__: cast(type[Algorithm], known) for known in map(ALGORITHMS.__getitem__, ALGORITHMS)}
 
 
 def _front(known: type[Algorithm]) -> type[Decentralized]:

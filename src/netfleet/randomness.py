@@ -5,8 +5,6 @@ results do not depend on threads, ranks or restarts, and a replayed round is bit
 the finaliser of SplitMix64 (Steele, Lea, Flood 2014), applied once per word of the address.
 """
 
-from __future__ import annotations
-
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +58,7 @@ def generator(purpose: str, *address: int) -> np.random.Generator:
     return np.random.default_rng(int(bits(purpose, *address)))
 
 
-def torch_generator(purpose: str, *address: int) -> torch.Generator:
+def torch_generator(purpose: str, *address: int) -> "torch.Generator":
     """A CPU torch generator for set-up work (initial weights)."""
     import torch  # graphs need random numbers too, and no torch
 

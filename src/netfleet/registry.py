@@ -5,8 +5,6 @@ specification is a name (`"ring"`), or a table with a `kind` and parameters (`{k
 `"package.module:factory"` in place of a name is the user's own. The factory's signature is the only schema.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import importlib
@@ -64,9 +62,8 @@ class Registry(Generic[T]):
         for key, value in params.items():
             if key not in hints or (key in (given or {}) and key != "seed"):
                 allowed = ", ".join(sorted(k for k in hints if k not in (given or {}))) or "none"
-                raise ConfigError(
-                    f"{self.what} {kind!r} has no parameter {key!r}{suggestion(key, hints)}; it takes: {allowed}"
-                )
+                near = suggestion(key, hints)
+                raise ConfigError(f"{self.what} {kind!r} has no parameter {key!r}{near}; it takes: {allowed}")
             check_type(value, hints[key].annotation, f"{self.what} {kind!r}: {key}")
         missing = [k for k, p in hints.items() if p.default is p.empty and k not in params and k not in (given or {})]
         if missing:
@@ -138,14 +135,8 @@ def fits(value: object, hint: Any) -> bool:
         return any(fits(value, a) for a in args)
     if origin is typing.Literal:
         return any(type(value) is type(arg) and value == arg for arg in args)
-    if hint is None or hint is type(None):
-        return value is None
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if hint in (bool, str):
-        return isinstance(value, hint)
+    if hint in (float, int):
+        return isinstance(value, int | hint) and not isinstance(value, bool)
     if origin in (list, tuple) or (inspect.isclass(origin) and issubclass(origin, typing.Sequence)):
         inner = args[0] if args else Any
         return isinstance(value, list | tuple) and all(fits(v, inner) for v in value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gzip
 import hashlib
 import io
@@ -73,7 +72,7 @@ def publish_writers(folder: Path, labels: np.ndarray) -> Collection:
     extended[:, 0], extended[:, 2] = labels, 100 + np.arange(len(labels)) // 2
     data = gzip.compress(idx(extended), mtime=0)
     toy = publish(folder, "writers", {"writers-idx2-int.gz": (extended.shape, data)})
-    return dataclasses.replace(toy, near=(".", "writers", "../writers"))
+    return toy._replace(near=(".", "writers", "../writers"))
 
 
 def unpublish(folder: Path) -> None:
@@ -319,11 +318,11 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], str]]:
 def test_what_is_missing_is_downloaded_once(tmp_path: Path, serve: Callable[[Path], str]) -> None:
     mirror, environ = tmp_path / "mirror", {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     collection = publish_images(mirror)
-    collection = dataclasses.replace(collection, url=serve(mirror))
+    collection = collection._replace(url=serve(mirror))
     found = locate(collection, None, environ)
     assert all(found[file.name].read_bytes() == (mirror / file.name).read_bytes() for file in collection.files)
     assert {p.name for p in (tmp_path / "cache/netfleet/toy").iterdir()} == {f.name for f in collection.files}
-    offline = dataclasses.replace(collection, url="http://127.0.0.1:9/")
+    offline = collection._replace(url="http://127.0.0.1:9/")
     assert locate(offline, None, environ) == found
 
 
@@ -334,7 +333,7 @@ def test_only_the_missing_files_are_downloaded(tmp_path: Path, serve: Callable[[
     (cache / f"{NAMES[3]}.gz").unlink()
     for name in NAMES[:3]:
         (mirror / f"{name}.gz").unlink()
-    locate(dataclasses.replace(collection, url=serve(mirror)), None, {"XDG_CACHE_HOME": str(tmp_path / "cache")})
+    locate(collection._replace(url=serve(mirror)), None, {"XDG_CACHE_HOME": str(tmp_path / "cache")})
     assert not missing(collection, cache)
 
 
@@ -344,7 +343,7 @@ def test_a_failed_download_says_what_to_do(
 ) -> None:
     collection = publish_images(tmp_path / "elsewhere")
     (tmp_path / "empty").mkdir()
-    collection = dataclasses.replace(collection, url=url or serve(tmp_path / "empty"))
+    collection = collection._replace(url=url or serve(tmp_path / "empty"))
     with pytest.raises(DataError, match=rf"toy: {NAMES[0]}.gz.*{reason}.*set path .*NETFLEET_DATA.*copy them to"):
         locate(collection, None, {"XDG_CACHE_HOME": str(tmp_path)})
     assert list((tmp_path / "netfleet/toy").iterdir()) == []
@@ -403,7 +402,7 @@ def test_an_archive_gives_only_the_expected_members(tmp_path: Path, serve: Calla
     (tmp_path / "mirror").mkdir()
     members = {f"inside/{name}": data for name, data in batches.items()}
     archive = pack(tmp_path / "mirror/toy.tar.gz", {**members, "../evil": b"x", "inside/readme": b"x"})
-    collection = dataclasses.replace(collection, url=serve(tmp_path / "mirror"), archive=archive)
+    collection = collection._replace(url=serve(tmp_path / "mirror"), archive=archive)
     found = locate(collection, None, {"XDG_CACHE_HOME": str(tmp_path)})
     assert {name: path.read_bytes() for name, path in found.items()} == batches
     assert {path.name for path in (tmp_path / "netfleet/inside").iterdir()} == set(batches)
@@ -436,7 +435,7 @@ def test_a_damaged_archive(tmp_path: Path, serve: Callable[[Path], str], damage:
     if damage in ("cut", "not a tar"):
         path.write_bytes(path.read_bytes()[:9000] if damage == "cut" else b"<html>")
         archive = Archive(path.name, md5(path.read_bytes()))
-    collection = dataclasses.replace(collection, url=serve(tmp_path / "mirror"), archive=archive)
+    collection = collection._replace(url=serve(tmp_path / "mirror"), archive=archive)
     with pytest.raises(DataError, match=message):
         locate(collection, None, {"XDG_CACHE_HOME": str(tmp_path)})
     assert not [p for p in (tmp_path / "netfleet/inside").iterdir() if p.suffix != ".bin"]
@@ -561,7 +560,7 @@ def test_a9a_is_checked_by_its_rows(tmp_path: Path) -> None:
     (tmp_path / "a9a").write_text("-1 3:1\n+1 1:1\n")
     (tmp_path / "a9a.t").write_text("+1 2:1\n")
     files = (File("a9a", (2, 5)), File("a9a.t", (1, 5)))
-    loaded = load_a9a(dataclasses.replace(A9A, files=files), str(tmp_path))
+    loaded = load_a9a(A9A._replace(files=files), str(tmp_path))
     assert loaded.train_x.shape == (2, 5)
     assert loaded.train_y.tolist() == [0, 1]
     with pytest.raises(DataError, match=r"a9a: .* shape \(2, 123\), expected \(32561, 123\)"):

@@ -363,7 +363,7 @@ def test_random_graphs_that_are_never_connected(spec: Spec, remedy: str) -> None
         (nx.empty_graph(9), r"9 components of 1, 1, 1, 1, 1, … workers"),
         (nx.Graph(), r"the graph has no nodes"),
         (nx.DiGraph([(0, 1)]), r"directed but links go both ways; pass graph\.to_undirected\(\)"),
-        ([(0, 1)], r"expected a networkx\.Graph, got list; build one with nx\.Graph\(edges\)"),
+        ([(0, 1)], r"expected a networkx\.Graph, got list; build it with nx\.Graph\(edges\)"),
     ],
 )
 def test_graphs_that_cannot_be_used(graph: nx.Graph, complaint: str) -> None:

@@ -5,20 +5,19 @@ worker that the engine hosts here: all m in the simulator, one at a site. It may
 `mix`; it may not reduce or index over the worker axis (`tests/algorithms/test_conformance.py` catches that).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, overload
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast, overload
 
+import torch
 from torch import Tensor
 
 from netfleet.algorithms.schedules import Schedule, StepSize, as_schedule
 from netfleet.errors import ConfigError
-from netfleet.problems.base import Problem
+from netfleet.problems.base import Problem as Problem  # methods import it from here
 from netfleet.registry import Registry
 
 
@@ -69,6 +68,27 @@ class Conserved(NamedTuple):
     argument: int
 
 
+def _check_momentum(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise ConfigError(f"{name}, the momentum, must lie in [0, 1), got {value!r}; 0.9 is usual")
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; 1 is usual")
+
+
+def _check_period(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name}, in rounds, must be at least 1, got {value!r}")
+
+
+# Types of hyper-parameters with their checks, which `Algorithm` makes.
+Momentum = Annotated[float, _check_momentum]
+ExchangeStep = Annotated[float, _check_positive]
+Period = Annotated[int, _check_period]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):
     """Base of the hyper-parameter dataclasses: holds and checks the step size η, and K where there is one."""
@@ -96,6 +116,9 @@ class Algorithm(ABC):
         cls.title = cls.__dict__.get("title", cls.__name__)
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            for check in getattr(field.type, "__metadata__", ()):
+                check(field.name, getattr(self, field.name))
         object.__setattr__(self, "eta", as_schedule(self.eta))
         K = getattr(self, "K", 1)
         if not isinstance(K, int) or K < 1:
@@ -129,9 +152,9 @@ class Algorithm(ABC):
             "method that tracks gradients (net-fleet, k-gt, …), since smaller steps make it worse there"
         )
 
-    @abstractmethod
     def init(self, f: Problem, mix: Mix, x: Tensor) -> AnyState:
-        """The state before round 0, from the common initial model in every row of x."""
+        """The state before round 0, from the common initial model in every row of x; all else begins at 0."""
+        return cast(AnyState, self.State._make([x, *(torch.zeros_like(x) for _ in self.State._fields[1:])]))
 
     @abstractmethod
     def round(self, f: Problem, mix: Mix, t: int, s: Any) -> AnyState:
@@ -142,24 +165,6 @@ def short_citation(bibtex: str) -> str:
     """`Zhang et al. 2022; …` from BibTeX."""
     entries = re.findall(r"author\s*=\s*\{(.*?)\},\n.*?year\s*=\s*\{(\d+)\}", bibtex, re.DOTALL)
     return "; ".join(f"{a.split(',')[0]}{' et al.' if ' and ' in a else ''} {year}" for a, year in entries)
-
-
-def check_momentum(value: float, name: str = "beta") -> None:
-    """Reject a momentum with which the sum of constant gradients has no limit."""
-    if not 0 <= value < 1:
-        raise ConfigError(f"{name}, the momentum, must lie in [0, 1), got {value!r}; 0.9 is usual")
-
-
-def check_positive(name: str, value: float) -> None:
-    """Reject a step size that is not above 0."""
-    if not (value > 0 and math.isfinite(value)):
-        raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; 1 is usual")
-
-
-def check_period(value: int) -> None:
-    """Reject a period below one round."""
-    if value < 1:
-        raise ConfigError(f"period, in rounds, must be at least 1, got {value!r}")
 
 
 ALGORITHMS: Registry[Algorithm] = Registry("algorithm", returns=Algorithm)

@@ -1,7 +1,5 @@
 """The factory of all algorithms: a name or a table becomes a method, compressed where the table says so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from netfleet.algorithms.base import ALGORITHMS, Algorithm

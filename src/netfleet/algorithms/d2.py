@@ -19,16 +19,12 @@ the weights of the NET-FLEET paper have none below 1/3. A round here begins with
 diffusion is D² with (I + W)/2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Problem
 
 
 @ALGORITHMS.register("d2")
@@ -60,9 +56,6 @@ class D2(Algorithm):
     class State(NamedTuple):
         x: Tensor  # [..., d]
         c: Tensor  # [..., d]
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x, torch.zeros_like(x))
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta, before = self.step_size(t), self.step_size(max(t - 1, 0))

@@ -13,16 +13,12 @@ Yu, Jin and Yang have (2) with the exact average every I steps (PR-SGD-Momentum)
 decentralized method with local steps is both at once. A round here begins with the exchange.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_momentum
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Momentum, Problem
 
 
 @ALGORITHMS.register("d-msgd")
@@ -31,7 +27,7 @@ class DMSGD(Algorithm):
     """Local SGD with momentum and gossip averaging of models and momenta."""
 
     K: int = 10
-    beta: float = 0.9
+    beta: Momentum = 0.9
 
     title = "D-MSGD"
     assumes = "bounded dissimilarity"
@@ -46,13 +42,6 @@ class DMSGD(Algorithm):
     class State(NamedTuple):
         x: Tensor  # [..., d]
         u: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_momentum(self.beta)
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x, torch.zeros_like(x))
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x, u = mix(s.x, s.u)  # eq. (2)

@@ -12,16 +12,13 @@ A round here begins with the exchange. With θ = 0 this is LD-SGD. Quantised mes
 with any method here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_momentum
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Momentum, Problem
 
 
 @ALGORITHMS.register("dfedavgm")
@@ -30,7 +27,7 @@ class DFedAvgM(Algorithm):
     """K local heavy-ball steps of size η and momentum β, then gossip averaging of the models."""
 
     K: int = 10
-    beta: float = 0.9
+    beta: Momentum = 0.9
 
     title = "DFedAvgM"
     assumes = "bounded gradients"
@@ -43,13 +40,6 @@ class DFedAvgM(Algorithm):
 
     class State(NamedTuple):
         x: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_momentum(self.beta)
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x)
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (2)

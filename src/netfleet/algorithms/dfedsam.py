@@ -14,17 +14,14 @@ Two gradients per local step, on the same mini-batch. A round here begins with t
 is LD-SGD.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Problem
 from netfleet.errors import ConfigError
-from netfleet.problems.base import Problem
 
 
 @ALGORITHMS.register("dfedsam")
@@ -50,13 +47,9 @@ class DFedSAM(Algorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.rho < math.inf or self.gossip < 1:
-            raise ConfigError(
-                f"DFedSAM needs a finite rho >= 0 and gossip >= 1, got rho = {self.rho}, gossip = {self.gossip}"
-            )
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x)
+        rho, gossip = self.rho, self.gossip
+        if not 0 <= rho < math.inf or gossip < 1:
+            raise ConfigError(f"DFedSAM needs a finite rho >= 0 and gossip >= 1, got rho = {rho}, gossip = {gossip}")
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (3)

@@ -11,15 +11,12 @@ r"""DSGD: decentralized (parallel) SGD.
 The gradient is taken at the worker's own model before mixing, so that it can be computed while messages travel.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Problem
 
 
 @ALGORITHMS.register("dsgd")
@@ -39,9 +36,6 @@ class DSGD(Algorithm):
 
     class State(NamedTuple):
         x: Tensor  # [..., d]
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x)
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         g = f.grad(s.x, f.sample(t, 1))

@@ -13,15 +13,12 @@ steps carry no correction, so with K > 1 and a fixed step size it does not reach
 objectives; with K = 1 it is GT-SGD.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Problem
 
 
 @ALGORITHMS.register("dsgt")

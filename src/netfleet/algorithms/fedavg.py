@@ -13,16 +13,13 @@ r"""FedAvg, also known as local SGD: K local steps from the server's model, then
 All workers have the same weight here, as in every other method, where FedAvg weighs them by their samples.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
-from netfleet.problems.base import Problem
-from netfleet.topology.server import check_participation
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Problem
+from netfleet.topology.server import Participation
 
 
 @ALGORITHMS.register("fedavg")
@@ -31,7 +28,7 @@ class FedAvg(Algorithm):
     """Federated averaging: K local steps of size η by a share of the workers."""
 
     K: int = 10
-    participation: float = 1.0
+    participation: Participation = 1.0
 
     server = True
     title = "FedAvg"
@@ -52,13 +49,6 @@ class FedAvg(Algorithm):
 
     class State(NamedTuple):
         x: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_participation(self.participation)
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x)
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = s.x.clone()

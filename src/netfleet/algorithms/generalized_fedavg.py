@@ -12,16 +12,13 @@ r"""Generalized FedAvg: two-sided step sizes, one for the workers and one for th
 With η = 1 this is FedAvg.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_positive
-from netfleet.problems.base import Problem
-from netfleet.topology.server import check_participation
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, ExchangeStep, Mix, Problem
+from netfleet.topology.server import Participation
 
 
 @ALGORITHMS.register("generalized-fedavg")
@@ -30,8 +27,8 @@ class GeneralizedFedAvg(Algorithm):
     """FedAvg with K local steps of size η and a server step of size η_g."""
 
     K: int = 10
-    eta_g: float = 1.0
-    participation: float = 1.0
+    eta_g: ExchangeStep = 1.0
+    participation: Participation = 1.0
 
     server = True
     title = "Generalized FedAvg"
@@ -45,14 +42,6 @@ class GeneralizedFedAvg(Algorithm):
 
     class State(NamedTuple):
         x: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("eta_g", self.eta_g)
-        check_participation(self.participation)
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x)
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = s.x.clone()

@@ -13,15 +13,12 @@ One gradient and one exchange of two vectors per round. GT-DSGD (Xin, Khan, Kar)
 before; NET-FLEET generalises the form used here, and equals it at K = 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Problem
 
 
 @ALGORITHMS.register("gt-sgd")

@@ -19,16 +19,12 @@ before the first round; here the corrections begin at 0. Both sum to 0, so the f
 rounds differ.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, check_positive
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, ExchangeStep, Mix, Problem
 
 
 @ALGORITHMS.register("k-gt")
@@ -37,7 +33,7 @@ class KGT(Algorithm):
     """Gradient tracking with K local steps of size η and an exchange of step size η_s."""
 
     K: int = 10
-    eta_s: float = 1.0
+    eta_s: ExchangeStep = 1.0
 
     title = "K-GT"
     divides_by_eta = True
@@ -55,13 +51,6 @@ class KGT(Algorithm):
         x: Tensor  # [..., d]
         c: Tensor  # [..., d]
         z: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("eta_s", self.eta_s)
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x, torch.zeros_like(x), torch.zeros_like(x))
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta = self.step_size(t)

@@ -12,15 +12,12 @@ A round here begins with the exchange, as in NET-FLEET, so that all methods are 
 workers start from one model, the iterates are those of eq. (1).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Problem
 
 
 @ALGORITHMS.register("ld-sgd")
@@ -41,9 +38,6 @@ class LDSGD(Algorithm):
 
     class State(NamedTuple):
         x: Tensor  # [..., d]
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x)
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (1), W_t = W

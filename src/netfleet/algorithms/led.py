@@ -23,17 +23,13 @@ On graphs that change from round to round, with late messages and where many are
 every W; β = 0.1/τ is stable on all of these (`runs/requirements.py` tries it).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Problem
 from netfleet.errors import ConfigError
-from netfleet.problems.base import Problem
 
 
 @ALGORITHMS.register("led")
@@ -88,9 +84,6 @@ class LED(Algorithm):
     @property
     def _beta(self) -> float:
         return 1 / self.K if self.beta is None else self.beta
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x, torch.zeros_like(x))
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta, before = self.step_size(t), self.step_size(max(t - 1, 0))

@@ -10,15 +10,12 @@ NET-FLEET is the same with W x − η y in the step that mixes. The LU-GT paper 
 takes a second exchange; this form (also known as FlexGT) sends both vectors at once. With K = 1 it is GT-DSGD.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Problem
 
 
 @ALGORITHMS.register("lu-gt")

@@ -14,15 +14,12 @@ The paper starts from c = (g − ḡ)/(1 − β), which takes an exact average; 
 in gradient tracking, which this is with β = 0.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, check_momentum
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Momentum, Problem
 
 
 @ALGORITHMS.register("momentum-tracking")
@@ -30,7 +27,7 @@ from netfleet.problems.base import Problem
 class MomentumTracking(Algorithm):
     """Decentralized SGD with tracked momentum β."""
 
-    beta: float = 0.9
+    beta: Momentum = 0.9
 
     title = "Momentum Tracking"
     conserves = Conserved("y", 1)
@@ -46,10 +43,6 @@ class MomentumTracking(Algorithm):
         x: Tensor  # [..., d]
         y: Tensor  # [..., d]
         u: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_momentum(self.beta)
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
         u = f.grad(x, f.sample(0, 0))

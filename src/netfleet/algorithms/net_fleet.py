@@ -15,15 +15,12 @@ stochastic, Σᵢ yᵢ = Σᵢ gᵢ after every step; that is what makes heterog
 alone, so it is updated in place.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Problem
 
 
 @ALGORITHMS.register("net-fleet")

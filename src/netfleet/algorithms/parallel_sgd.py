@@ -8,16 +8,13 @@ r"""Parallel SGD: a server averages one gradient of every worker, as a large min
     x ← (1/m) Σᵢ (x − η ∇Fᵢ(x; ξᵢ))                                             (1)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix
-from netfleet.problems.base import Problem
-from netfleet.topology.server import check_participation
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Problem
+from netfleet.topology.server import Participation
 
 
 @ALGORITHMS.register("parallel-sgd")
@@ -25,7 +22,7 @@ from netfleet.topology.server import check_participation
 class ParallelSGD(Algorithm):
     """SGD with the average of a gradient of every worker that takes part, step size η."""
 
-    participation: float = 1.0
+    participation: Participation = 1.0
 
     server = True
     title = "Parallel SGD"
@@ -40,13 +37,6 @@ class ParallelSGD(Algorithm):
 
     class State(NamedTuple):
         x: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_participation(self.participation)
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x)
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         g = f.grad(s.x, f.sample(t, 1))

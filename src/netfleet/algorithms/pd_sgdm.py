@@ -13,16 +13,12 @@ The momentum stays with its worker; `d-msgd` mixes it too. A round here begins w
 with local steps. With μ = 0 this is LD-SGD.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_momentum
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Momentum, Problem
 
 
 @ALGORITHMS.register("pd-sgdm")
@@ -31,7 +27,7 @@ class PDSGDM(Algorithm):
     """Local SGD with momentum and gossip averaging of the models."""
 
     K: int = 10
-    beta: float = 0.9
+    beta: Momentum = 0.9
 
     title = "PD-SGDM"
     assumes = "bounded gradients"
@@ -45,13 +41,6 @@ class PDSGDM(Algorithm):
     class State(NamedTuple):
         x: Tensor  # [..., d]
         m: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_momentum(self.beta)
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x, torch.zeros_like(x))
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x, m = mix(s.x), s.m  # eq. (2), W

@@ -18,14 +18,11 @@ Without gradients, the second moment of a round with a random number of steps is
 the matrix of one round. For K = 1 that is LED's −1/3; below it noise adds up, whatever the step size.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from netfleet import randomness
-from netfleet.algorithms.base import ALGORITHMS
+from netfleet.algorithms.base import ALGORITHMS, Problem
 from netfleet.algorithms.led import LED
-from netfleet.problems.base import Problem
 
 
 @ALGORITHMS.register("proxskip")
@@ -36,7 +33,6 @@ class ProxSkip(LED):
     beta: None = field(default=None, init=False)  # 1/K
 
     title = "ProxSkip"
-    assumes = "none"
     citation = r"""@inproceedings{mishchenko2022proxskip,
   title     = {{ProxSkip}: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!},
   author    = {Mishchenko, Konstantin and Malinovsky, Grigory and Stich, Sebastian and Richt{\'a}rik, Peter},
@@ -61,5 +57,3 @@ class Scaffnew(ProxSkip):
 
     server = True
     title = "Scaffnew"
-    assumes = "none"
-    citation = ProxSkip.citation

@@ -13,16 +13,12 @@ A round ends with the exchange here, because (3) needs both sides of it. So a Hi
 mixing, those of all other methods before: the consensus error and the workers' own accuracy look better for it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_momentum
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Momentum, Problem
 
 
 @ALGORITHMS.register("qg-dsgdm")
@@ -30,8 +26,8 @@ from netfleet.problems.base import Problem
 class QGDSGDm(Algorithm):
     """Decentralized SGD with quasi-global momentum β, averaged with factor μ."""
 
-    beta: float = 0.9
-    mu: float = 0.9
+    beta: Momentum = 0.9
+    mu: Momentum = 0.9
 
     title = "QG-DSGDm"
     divides_by_eta = True
@@ -46,14 +42,6 @@ class QGDSGDm(Algorithm):
     class State(NamedTuple):
         x: Tensor  # [..., d]
         m: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_momentum(self.beta)
-        check_momentum(self.mu, "mu")
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x, torch.zeros_like(x))
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta = self.step_size(t)

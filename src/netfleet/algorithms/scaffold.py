@@ -17,17 +17,14 @@ r"""SCAFFOLD: local steps corrected by control variates that the server and the 
 Option I takes one more gradient, here on a mini-batch of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_positive
-from netfleet.problems.base import Problem
-from netfleet.topology.server import check_participation, participants
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, ExchangeStep, Mix, Problem
+from netfleet.topology.server import Participation, participants
 
 
 @ALGORITHMS.register("scaffold")
@@ -36,9 +33,9 @@ class SCAFFOLD(Algorithm):
     """K corrected local steps of size η, a server step of size η_g, control variates by option I or II."""
 
     K: int = 10
-    eta_g: float = 1.0
+    eta_g: ExchangeStep = 1.0
     option: Literal["I", "II"] = "II"
-    participation: float = 1.0
+    participation: Participation = 1.0
 
     server = True
     title = "SCAFFOLD"
@@ -56,14 +53,6 @@ class SCAFFOLD(Algorithm):
         x: Tensor  # [..., d]
         v: Tensor  # [..., d]
         v_i: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive("eta_g", self.eta_g)
-        check_participation(self.participation)
-
-    def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
-        return self.State(x, torch.zeros_like(x), torch.zeros_like(x))
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta = self.step_size(t)

@@ -3,8 +3,6 @@
 In an experiment file a step size is a number, or a table such as `{kind = "halve", start = 0.01, every = 100}`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -36,9 +34,11 @@ def resolve(eta: object) -> object:
     return {key: resolve(value) for key, value in SCHEDULES.resolve(eta).items()}
 
 
-def _positive(value: float, name: str = "step size") -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; write for example 0.01")
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not (value > 0 and math.isfinite(value)):
+            name = "step size" if name == "start" else name
+            raise ConfigError(f"{name} must be a finite number above 0, got {value!r}; write for example 0.01")
 
 
 @SCHEDULES.register("constant")
@@ -49,7 +49,7 @@ class Constant:
     start: float
 
     def __post_init__(self) -> None:
-        _positive(self.start)
+        _positive(start=self.start)
 
     def __call__(self, t: int) -> float:
         return self.start
@@ -65,9 +65,7 @@ class Step:
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        _positive(self.start)
-        _positive(self.every, "every")
-        _positive(self.factor, "factor")
+        _positive(start=self.start, every=self.every, factor=self.factor)
 
     def __call__(self, t: int) -> float:
         return float(self.start * self.factor ** (t // self.every))
@@ -89,8 +87,7 @@ class Cosine:
     end: float = 0.0
 
     def __post_init__(self) -> None:
-        _positive(self.start)
-        _positive(self.rounds, "rounds")
+        _positive(start=self.start, rounds=self.rounds)
         if not 0 <= self.end <= self.start:
             raise ConfigError(f"cosine: end must lie between 0 and start = {self.start}, got {self.end}")
 
@@ -108,7 +105,7 @@ class WarmUp:
     then: Any
 
     def __post_init__(self) -> None:
-        _positive(self.rounds, "rounds")
+        _positive(rounds=self.rounds)
         object.__setattr__(self, "then", as_schedule(self.then))
 
     def __call__(self, t: int) -> float:

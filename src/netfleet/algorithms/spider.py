@@ -13,15 +13,12 @@ SPIDER divides the step by ‖v‖; with a fixed step (SpiderBoost) the rate is 
 other methods.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_period
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Period, Problem
 
 
 @ALGORITHMS.register("spider")
@@ -29,7 +26,7 @@ from netfleet.problems.base import Problem
 class SPIDER(Algorithm):
     """Steps of size η along a recursive estimate, exact every `period` rounds."""
 
-    period: int = 20
+    period: Period = 20
 
     server = True
     title = "SPIDER"
@@ -45,10 +42,6 @@ class SPIDER(Algorithm):
         x: Tensor  # [..., d]
         x_before: Tensor  # [..., d]
         v: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_period(self.period)
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
         return self.State(x, x, x)

@@ -14,15 +14,12 @@ With K = 1 this is SVRG with a mini-batch of all workers' samples. Two gradients
 per snapshot.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
 
-from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, check_period
-from netfleet.problems.base import Problem
+from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Period, Problem
 
 
 @ALGORITHMS.register("svrg")
@@ -31,7 +28,7 @@ class SVRG(Algorithm):
     """Variance-reduced steps of size η, K per round; a snapshot every `period` rounds."""
 
     K: int = 1
-    period: int = 20
+    period: Period = 20
 
     server = True
     title = "SVRG"
@@ -47,10 +44,6 @@ class SVRG(Algorithm):
         x: Tensor  # [..., d]
         z: Tensor  # [..., d]
         u: Tensor  # [..., d]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_period(self.period)
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> State:
         return self.State(x, x, x)

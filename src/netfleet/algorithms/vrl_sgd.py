@@ -13,8 +13,6 @@ These are the equations of LED with β = 1/K on the exact average, so that is wh
 LED.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from netfleet.algorithms.base import ALGORITHMS
@@ -30,7 +28,6 @@ class VRLSGD(LED):
 
     server = True
     title = "VRL-SGD"
-    assumes = "none"
     citation = """@article{liang2019variance,
   title   = {Variance Reduced Local {SGD} with Lower Communication Complexity},
   author  = {Liang, Xianfeng and Shen, Shuheng and Liu, Jingchang and Pan, Zhen and Chen, Enhong and Cheng, Yifei},

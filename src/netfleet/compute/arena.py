@@ -4,8 +4,6 @@ The system's allocator returns large blocks to the system and fetches new ones p
 costs several times the arithmetic done on them.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 import weakref

@@ -1,7 +1,5 @@
 """W times the vectors of workers; the order of summation depends on neither threads nor hosts."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -11,11 +9,6 @@ from torch import Tensor
 
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool
-
-
-def _width(d: int) -> int:
-    """Columns per product: a function of d alone, so that the result does not depend on the number of threads."""
-    return min(16384, max(2048, d // 32 // 1024 * 1024))
 
 
 class Product:
@@ -28,7 +21,8 @@ class Product:
         """W x as `[rows, d]`; a W of one row gives the same to all of them."""
         if x.device.type != "cpu":
             return (W @ x).expand(rows, -1).contiguous()
-        out, width = self._arena.empty(x, rows), _width(x.shape[1])
+        # columns per product: a function of d alone, so that the result does not depend on the number of threads
+        out, width = self._arena.empty(x, rows), min(16384, max(2048, x.shape[1] // 32 // 1024 * 1024))
 
         def columns(_: int, i: int) -> None:
             part = slice(i * width, (i + 1) * width)
@@ -49,6 +43,5 @@ def as_sparse(W: csr_array, dtype: torch.dtype) -> Tensor:
     rows, columns = (torch.from_numpy(part.astype(np.int64)) for part in (W.indptr, W.indices))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(
-            rows, columns, torch.from_numpy(W.data), W.shape, dtype=dtype, check_invariants=False
-        )
+        values = torch.from_numpy(W.data)
+        return torch.sparse_csr_tensor(rows, columns, values, W.shape, dtype=dtype, check_invariants=False)

@@ -1,7 +1,5 @@
 """A pool of threads for numbered tasks."""
 
-from __future__ import annotations
-
 import os
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Data: sources (labelled rows) and partitions (which worker has which rows)."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

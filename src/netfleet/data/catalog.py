@@ -1,12 +1,9 @@
 """The published collections: file names, shapes, MD5 sums and public mirrors."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """One published file; `md5` is of the file as published, `shape` of the array in it."""
 
     name: str
@@ -14,16 +11,14 @@ class File:
     md5: str | None = None
 
 
-@dataclass(frozen=True)
-class Archive:
+class Archive(NamedTuple):
     """A gzipped tar that holds every file of a collection, all in the collection's `folder`."""
 
     name: str
     md5: str
 
 
-@dataclass(frozen=True)
-class Collection:
+class Collection(NamedTuple):
     """Files that belong together.
 
     `folder` is their folder under NETFLEET_DATA and in the cache; `near` are the folders, relative to a path that

@@ -1,7 +1,5 @@
 """The one shape in which every data source hands over its data."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

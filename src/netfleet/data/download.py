@@ -1,7 +1,5 @@
 """From a public mirror to a folder: a file appears there complete and checked, or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os
@@ -17,7 +15,7 @@ from typing import IO
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from netfleet.data.catalog import Archive, Collection, File
+from netfleet.data.catalog import Collection, File
 from netfleet.errors import DataError
 
 TIMEOUT = 30.0  # seconds without an answer or a byte
@@ -29,7 +27,10 @@ def fetch(collection: Collection, files: list[File], folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if collection.archive is not None:
-            _fetch_archive(collection, collection.archive, files, folder)
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                packed = Path(scratch) / collection.archive.name
+                download(collection.url + packed.name, packed, collection.archive.md5)
+                extract(packed, collection.folder, files, folder)
             return
         for file in files:
             download(collection.url + file.name, folder / file.name, file.md5)
@@ -68,15 +69,17 @@ def extract(archive: Path, folder: str, files: list[File], target: Path) -> None
     try:
         with tarfile.open(archive) as tar:
             for file in files:
-                data = _member(tar, f"{folder}/{file.name}")
+                name = f"{folder}/{file.name}"
+                member = tar.extractfile(name) if tar.getmember(name).isfile() else None  # never a link or a device
+                if member is None:
+                    raise tarfile.ReadError(f"{name} is not a plain file")
+                data = member.read()
                 if file.md5 not in (None, md5_of(data)):
                     raise tarfile.ReadError(f"{file.name} has MD5 {md5_of(data)}, expected {file.md5}")
                 with atomic(target / file.name) as out:
                     out.write(data)
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{archive.name}: cannot be unpacked ({error}); run again later, or copy the files to {target}"
-        ) from error
+        raise DataError(f"{archive.name}: cannot be unpacked ({error}); copy the files to {target}") from error
 
 
 @contextmanager
@@ -97,29 +100,10 @@ def md5_of(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def _member(tar: tarfile.TarFile, name: str) -> bytes:
-    member = tar.extractfile(name) if tar.getmember(name).isfile() else None  # never a link or a device
-    if member is None:
-        raise tarfile.ReadError(f"{name} is not a plain file")
-    return member.read()
-
-
-def _fetch_archive(collection: Collection, archive: Archive, files: list[File], folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        packed = Path(scratch) / archive.name
-        download(collection.url + archive.name, packed, archive.md5)
-        extract(packed, collection.folder, files, folder)
-
-
 def _progress(name: str, total: int | None) -> Progress:
     """A bar on stderr, where that is a terminal, which leaves nothing behind."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn("downloading {task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = TextColumn("downloading {task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     progress.add_task(name, total=total)
     return progress

@@ -1,7 +1,5 @@
 """Where the files of a published collection are: where the user says, NETFLEET_DATA, the cache, the mirrors."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,9 +42,7 @@ def check_md5(data: bytes, file: File, where: object) -> None:
     """Raise unless the data is what was published."""
     came = md5_of(data)
     if file.md5 not in (None, came):
-        raise DataError(
-            f"{where}: damaged, or another file; its MD5 is {came}, expected {file.md5}; delete it and run again"
-        )
+        raise DataError(f"{where}: damaged, or another file; MD5 {came}, expected {file.md5}; delete it and run again")
 
 
 def missing(collection: Collection, folder: Path) -> list[File]:
@@ -82,21 +78,14 @@ def _shared_folders(collection: Collection, environ: Mapping[str, str]) -> list[
     root = Path(environ["NETFLEET_DATA"]).expanduser()
     if not root.is_dir():
         raise DataError(f"NETFLEET_DATA = '{root}' is not a folder; correct it or unset it")
-    return [root / collection.folder, *([root] if _recognised(collection, root) else [])]
-
-
-def _recognised(collection: Collection, root: Path) -> bool:
-    """Whether the files that lie in a common folder are this collection's.
-
-    MNIST and Fashion-MNIST have the same file names: here, unlike in a folder of their own, the MD5 decides.
-    """
+    # MNIST and Fashion-MNIST have the same file names: here, unlike in a folder of their own, the MD5 decides
     paths = [(file, root / file.name) for file in collection.files]
-    return all(path.is_file() and file.md5 in (None, md5_of(path.read_bytes())) for file, path in paths)
+    own = all(path.is_file() and file.md5 in (None, md5_of(path.read_bytes())) for file, path in paths)
+    return [root / collection.folder, *([root] if own else [])]
 
 
 def _files(collection: Collection, folder: Path) -> Found:
-    found = {file.name: _variant(file, folder) for file in collection.files}
-    return {name: path for name, path in found.items() if path is not None}
+    return {file.name: path for file in collection.files if (path := _variant(file, folder)) is not None}
 
 
 def _variant(file: File, folder: Path) -> Path | None:

@@ -3,8 +3,6 @@
 All pure; `where` names the file in errors.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import zlib

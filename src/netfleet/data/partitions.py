@@ -9,8 +9,6 @@ Each returns one int64 array of row numbers for every worker. Where the paper le
 - i.i.d. (`shared`): every worker draws from the whole set. `iid` is the disjoint variant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -48,12 +46,7 @@ def iid(labels: Rows, workers: int, seed: int) -> list[Rows]:
 
 @PARTITIONS.register("shards")
 def by_shards(
-    labels: Rows,
-    workers: int,
-    seed: int,
-    per_worker: int = 2,
-    shards: int | None = None,
-    size: int | None = None,
+    labels: Rows, workers: int, seed: int, per_worker: int = 2, shards: int | None = None, size: int | None = None
 ) -> list[Rows]:
     """Rows sorted by label and cut; `per_worker` random shards for each worker: the paper's non-i.i.d. setting.
 
@@ -119,8 +112,15 @@ def by_groups(labels: Rows, workers: int, seed: int, groups: Rows | None, per_wo
             f"lower workers{'' if per_worker is None else ' or per_worker'}"
         )
     order = generator("partition/groups", seed).permutation(len(sizes))
-    owner = _deal_evenly(order, sizes, workers) if per_worker is None else _deal(order, workers, per_worker)
-    return _rows_by_owner(owner[group_of_row], workers)
+    if per_worker is None:
+        owner = _deal_evenly(order, sizes, workers)
+    else:
+        owner = np.full(len(order), -1)  # −1: groups that remain
+        owner[order[:needed]] = np.repeat(np.arange(workers), per_worker)
+    owners = owner[group_of_row]
+    by_owner = np.argsort(owners, kind="stable")
+    bounds = np.searchsorted(owners[by_owner], np.arange(workers + 1))
+    return [by_owner[start:stop] for start, stop in pairwise(bounds)]
 
 
 def label_counts(labels: Rows, parts: list[Rows], classes: int) -> Rows:
@@ -145,9 +145,7 @@ def _check_part(part: npt.NDArray[Any], rows: int, where: str) -> Rows:
             f"return an int64 array for each worker"
         )
     if part.min() < 0 or part.max() >= rows:
-        raise DataError(
-            f"{where} has rows {part.min()} to {part.max()}, expected 0 to {rows - 1}; return numbers of training rows"
-        )
+        raise DataError(f"{where} has rows {part.min()} to {part.max()}, expected 0 to {rows - 1}; fix the partition")
     return part.astype(np.int64, copy=False)
 
 
@@ -186,13 +184,6 @@ def _spread(labels: Rows, cuts: Rows, random: np.random.Generator) -> list[Rows]
     return [np.concatenate(part) for part in zip(*pieces, strict=True)]
 
 
-def _deal(order: Rows, workers: int, per_worker: int) -> Rows:
-    """The worker of each group, −1 for the groups that remain."""
-    owner = np.full(len(order), -1)
-    owner[order[: workers * per_worker]] = np.repeat(np.arange(workers), per_worker)
-    return owner
-
-
 def _deal_evenly(order: Rows, sizes: Rows, workers: int) -> Rows:
     """The worker of each group: in this order, each goes to the worker with the fewest rows so far."""
     owner, load = np.empty(len(order), np.int64), np.zeros(workers, np.int64)
@@ -200,9 +191,3 @@ def _deal_evenly(order: Rows, sizes: Rows, workers: int) -> Rows:
         owner[group] = load.argmin()
         load[owner[group]] += sizes[group]
     return owner
-
-
-def _rows_by_owner(owner: Rows, workers: int) -> list[Rows]:
-    order = np.argsort(owner, kind="stable")
-    bounds = np.searchsorted(owner[order], np.arange(workers + 1))
-    return [order[start:stop] for start, stop in pairwise(bounds)]

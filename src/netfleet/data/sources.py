@@ -1,7 +1,5 @@
 """Data sources by name: what `data = "mnist"` in an experiment file stands for."""
 
-from __future__ import annotations
-
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -11,17 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from netfleet.data.catalog import (
-    A9A,
-    CIFAR10,
-    DIGITS_IMAGES,
-    DIGITS_LABELS,
-    FASHION_MNIST,
-    MNIST,
-    QMNIST_WRITERS,
-    Collection,
-    File,
-)
+from netfleet.data import catalog
+from netfleet.data.catalog import Collection, File
 from netfleet.data.dataset import Dataset
 from netfleet.data.files import check_md5, locate, read
 from netfleet.data.formats import Bytes, Sparse, dense, parse_cifar, parse_idx, parse_libsvm, unpack, width
@@ -32,7 +21,7 @@ SOURCES: Registry[Dataset] = Registry("data source", returns=Dataset)
 Scale = Literal["unit", "standard"]
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float32]
+Labelled = tuple[Bytes, Bytes]  # images and their labels
 TEST_EVERY = 5  # where a source has no test set of its own, every fifth row is kept for testing
 LABEL_COLUMN, WRITER_COLUMN = 0, 2  # of QMNIST's extended labels
 
@@ -40,7 +29,7 @@ LABEL_COLUMN, WRITER_COLUMN = 0, 2  # of QMNIST's extended labels
 @SOURCES.register("digits")
 def digits() -> Dataset:
     """The 1,797 handwritten digits that come with the package: [N, 1, 8, 8] in [0, 1], 1,437 of them to train."""
-    images, labels = _packaged(DIGITS_IMAGES), _packaged(DIGITS_LABELS)
+    images, labels = _packaged(catalog.DIGITS_IMAGES), _packaged(catalog.DIGITS_LABELS)
     train, test = split_rows(labels)
     x, y = torch.from_numpy(images[:, None].astype(np.float32) / 16), _long(labels)
     return Dataset("digits", x[train], y[train], x[test], y[test], classes=10)
@@ -49,25 +38,25 @@ def digits() -> Dataset:
 @SOURCES.register("mnist")
 def mnist(path: str | None = None, scale: Scale = "unit", writers: bool = False) -> Dataset:
     """MNIST, [N, 1, 28, 28]; with `writers`, the groups are the people who wrote the digits (from QMNIST)."""
-    return load_images(MNIST, path, scale, QMNIST_WRITERS if writers else None)
+    return load_images(catalog.MNIST, path, scale, catalog.QMNIST_WRITERS if writers else None)
 
 
 @SOURCES.register("fashion-mnist")
 def fashion_mnist(path: str | None = None, scale: Scale = "unit") -> Dataset:
     """Fashion-MNIST, [N, 1, 28, 28]."""
-    return load_images(FASHION_MNIST, path, scale)
+    return load_images(catalog.FASHION_MNIST, path, scale)
 
 
 @SOURCES.register("cifar10")
 def cifar10(path: str | None = None, scale: Scale = "standard") -> Dataset:
     """CIFAR-10 from the original binary batches, [N, 3, 32, 32]."""
-    return load_cifar(CIFAR10, path, scale)
+    return load_cifar(catalog.CIFAR10, path, scale)
 
 
 @SOURCES.register("a9a")
 def a9a(path: str | None = None) -> Dataset:
     """LIBSVM's a9a: 123 binary features of a person and whether the income is above 50,000 dollars."""
-    return load_a9a(A9A, path)
+    return load_a9a(catalog.A9A, path)
 
 
 @SOURCES.register("libsvm")
@@ -80,10 +69,10 @@ def libsvm(path: str, test_path: str | None = None, features: int | None = None)
     train = _read_libsvm(Path(path).expanduser())
     default = Path(path + ".t").expanduser()
     if test_path is None and not default.is_file():
-        x = dense(train, width(train) if features is None else features)
-        classes, y = np.unique(train.labels, return_inverse=True)
-        kept, held = split_rows(y)
-        return _tabular(Path(path).name, x[kept], y[kept], x[held], y[held], len(classes))
+        x = torch.from_numpy(dense(train, width(train) if features is None else features))
+        classes, labels = np.unique(train.labels, return_inverse=True)
+        (kept, held), y = split_rows(labels), _long(labels)
+        return Dataset(Path(path).name, x[kept], y[kept], x[held], y[held], len(classes))
     test = _read_libsvm(default if test_path is None else Path(test_path).expanduser())
     widest = max(width(train), width(test))
     return _pair(Path(path).name, train, test, widest if features is None else features)
@@ -93,21 +82,15 @@ def load_images(collection: Collection, path: str | None, scale: Scale, writers:
     """A collection in MNIST's layout: training images and labels, test images and labels, all idx."""
     train, train_y, test, test_y = _read_idx(collection, path)
     groups = None if writers is None else _writers(writers, path, train_y)
-    return _images(collection.name, train[:, None], train_y, test[:, None], test_y, scale, groups)
+    return _images(collection.name, (train[:, None], train_y), (test[:, None], test_y), scale, groups)
 
 
 def load_cifar(collection: Collection, path: str | None, scale: Scale) -> Dataset:
     """A collection in CIFAR-10's layout: training batches and, as the last file, the test batch."""
     found = locate(collection, path)
-    train = np.empty((sum(file.shape[0] for file in collection.files[:-1]), 3, 32, 32), np.uint8)
-    train_y, start = np.empty(len(train), np.uint8), 0
-    for file in collection.files[:-1]:
-        stop = start + file.shape[0]
-        train_y[start:stop], train[start:stop] = _read_batch(file, found[file.name])
-        start = stop
-    last = collection.files[-1]
-    test_y, test = _read_batch(last, found[last.name])
-    return _images(collection.name, train, train_y, test, test_y, scale)
+    *batches, test = (_read_batch(file, found[file.name]) for file in collection.files)
+    pixels, labels = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    return _images(collection.name, (pixels, labels), test, scale)
 
 
 def load_a9a(collection: Collection, path: str | None) -> Dataset:
@@ -137,13 +120,12 @@ def moments(pixels: Bytes) -> tuple[Floats, Floats]:
     return mean, np.sqrt(np.maximum(square - mean**2, 0.0))
 
 
-def _images(
-    name: str, train: Bytes, train_y: Bytes, test: Bytes, test_y: Bytes, scale: Scale, groups: Tensor | None = None
-) -> Dataset:
-    mean, deviation = moments(train) if scale == "standard" else (np.zeros(1), np.full(1, 255.0))
+def _images(name: str, train: Labelled, test: Labelled, scale: Scale, groups: Tensor | None = None) -> Dataset:
+    (pixels, y), (test_pixels, test_y) = train, test
+    mean, deviation = moments(pixels) if scale == "standard" else (np.zeros(1), np.full(1, 255.0))
     deviation = np.where(deviation > 0, deviation, 1.0)  # a channel of one colour becomes zero
-    x, test_x = _scaled(train, mean, deviation), _scaled(test, mean, deviation)
-    return Dataset(name, x, _long(train_y), test_x, _long(test_y), classes=10, groups=groups)
+    x, test_x = _scaled(pixels, mean, deviation), _scaled(test_pixels, mean, deviation)
+    return Dataset(name, x, _long(y), test_x, _long(test_y), classes=10, groups=groups)
 
 
 def _scaled(pixels: Bytes, shift: Floats, scale: Floats) -> Tensor:  # [N, C, H, W]
@@ -172,12 +154,8 @@ def _writers(collection: Collection, path: str | None, labels: Bytes) -> Tensor:
 
 def _pair(name: str, train: Sparse, test: Sparse, features: int) -> Dataset:
     classes, y = np.unique(np.concatenate([train.labels, test.labels]), return_inverse=True)
-    cut = len(train.labels)
-    return _tabular(name, dense(train, features), y[:cut], dense(test, features), y[cut:], len(classes))
-
-
-def _tabular(name: str, x: Matrix, y: Rows, test_x: Matrix, test_y: Rows, classes: int) -> Dataset:
-    return Dataset(name, torch.from_numpy(x), _long(y), torch.from_numpy(test_x), _long(test_y), classes)
+    x, test_x = (torch.from_numpy(dense(part, features)) for part in (train, test))
+    return Dataset(name, x, _long(y[: len(x)]), test_x, _long(y[len(x) :]), len(classes))
 
 
 def _read_idx(collection: Collection, path: str | None) -> list[npt.NDArray[Any]]:
@@ -188,10 +166,10 @@ def _read_idx(collection: Collection, path: str | None) -> list[npt.NDArray[Any]
     return arrays
 
 
-def _read_batch(file: File, path: Path) -> tuple[Bytes, Bytes]:
+def _read_batch(file: File, path: Path) -> Labelled:
     labels, pixels = parse_cifar(read(file, path), str(path))
     _check_shape(pixels.shape, file, path)
-    return labels, pixels
+    return pixels, labels
 
 
 def _read_libsvm(path: Path) -> Sparse:

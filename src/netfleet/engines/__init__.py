@@ -1,7 +1,5 @@
 """Engines supply `f` and `mix` and host the one training loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

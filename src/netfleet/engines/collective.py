@@ -3,8 +3,6 @@
 All hosts make every call, at the same point of the run. A site has no such view: it measures its own worker only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 

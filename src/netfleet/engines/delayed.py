@@ -1,7 +1,5 @@
 """Exchanges that depend on earlier ones, in the simulator: delayed messages, and counters that repair lost ones."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ Exact averages and metrics are all-reduced. torchrun starts the processes, or an
 WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -38,7 +36,12 @@ def joined(device: str = "cpu") -> Iterator[None]:
     """Within this, the process is a rank of the job that torchrun started."""
     if not dist.is_available():
         raise ConfigError("this torch is built without torch.distributed; install one that has it")
-    _check_environment()
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise ConfigError(
+            f'engine "distributed" needs processes that torchrun starts, but {", ".join(missing)} is not set; start '
+            f"it with: torchrun --nproc-per-node 2 -m netfleet run FILE.toml --engine distributed"
+        )
     backend = "gloo"
     if device.startswith("cuda"):
         if not torch.cuda.is_available():
@@ -62,15 +65,6 @@ def joined(device: str = "cpu") -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _check_environment() -> None:
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise ConfigError(
-            f'engine "distributed" needs processes that torchrun starts, but {", ".join(missing)} is not set; start '
-            f"it with: torchrun --nproc-per-node 2 -m netfleet run FILE.toml --engine distributed"
-        )
-
-
 def _leave_together() -> None:
     """Wait for all ranks: one that leaves while another waits for its message would make that one fail."""
     with _reaching("the other ranks"):
@@ -81,9 +75,7 @@ _AGAIN = "Start the same command again with --resume to resume from the last che
 
 
 def _stop(number: int, frame: object) -> None:
-    raise EngineError(
-        f"stopped by SIGTERM, which torchrun sends to all processes when one has died; its report says which. {_AGAIN}"
-    )
+    raise EngineError(f"stopped by SIGTERM, which torchrun sends to all when one has died: see its report. {_AGAIN}")
 
 
 #: Words in the errors, of no particular type, that torch raises when other ranks are gone.
@@ -159,7 +151,12 @@ class ProcessGroup:
             except Exception as error:
                 self._broadcast({"error": f"{type(error).__name__}: {error}", "kind": "EngineError"})
                 raise
-        result: T = _result(self._broadcast(found))
+        found = self._broadcast(found)
+        if "error" in found:
+            raised: NetfleetError = getattr(errors, found["kind"])(found["error"])
+            raised.shared = True
+            raise raised
+        result: T = found["result"]
         return result
 
     def _broadcast(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -185,15 +182,6 @@ class ProcessGroup:
         return rank if self.group is None else dist.get_global_rank(self.group, rank)
 
 
-def _result(found: dict[str, Any]) -> Any:
-    """Rank 0's result, or its error raised."""
-    if "error" in found:
-        error: NetfleetError = getattr(errors, found["kind"])(found["error"])
-        error.shared = True
-        raise error
-    return found["result"]
-
-
 class Route(NamedTuple):
     """What this rank and another send each other in an exchange."""
 
@@ -216,30 +204,23 @@ class RowExchange:
         ops: list[tuple[Any, Tensor, int]] = []
         for route in self.routes(max(tag.t, 0), need):
             if route.sends.count:
-                rows = self._packed(route, stack)
+                rows = route.sends.take(stack, self._staging.get(route.rank))
+                if not route.sends.contiguous:
+                    self._staging[route.rank] = rows
                 self.sent += rows.numel()
                 ops.append((dist.isend, rows, route.rank))
             if route.receives.count:
                 ops.append((dist.irecv, route.receives.piece(stack), route.rank))
         if not ops:
             return
-        with _reaching("a neighbour"):
-            for work in self._started(ops, stack.is_cuda):
-                work.wait()
-
-    def _packed(self, route: Route, stack: Tensor) -> Tensor:
-        """The rows for another rank, in one piece."""
-        rows = route.sends.take(stack, self._staging.get(route.rank))
-        if not route.sends.contiguous:
-            self._staging[route.rank] = rows
-        return rows
-
-    def _started(self, ops: Sequence[tuple[Any, Tensor, int]], batched: bool) -> list[Any]:
-        """All operations started at once; NCCL needs them in one batch, with Gloo a batch only costs time."""
         group = self.ranks.group
-        if batched:
-            return dist.batch_isend_irecv([dist.P2POp(act, rows, rank, group) for act, rows, rank in ops])
-        return [act(rows, rank, group) for act, rows, rank in ops]
+        with _reaching("a neighbour"):
+            if stack.is_cuda:  # NCCL needs all operations in one batch; with Gloo a batch only costs time
+                started = dist.batch_isend_irecv([dist.P2POp(act, rows, rank, group) for act, rows, rank in ops])
+            else:
+                started = [act(rows, rank, group) for act, rows, rank in ops]
+            for work in started:
+                work.wait()
 
     def routes(self, t: int, need: Sequence[int]) -> list[Route]:
         """What is sent to and received from the other ranks, by places in the stack of the needed rows."""

@@ -5,8 +5,6 @@ messages of this host's workers to the hosts that need them and fills in those o
 cluster uses `torch.distributed`, sites use gRPC.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from abc import ABC, abstractmethod
@@ -220,6 +218,4 @@ def part_of(W: csr_array, workers: Sequence[int], hosts: Sequence[int] | None = 
 def refuse_memory(network: Network) -> None:
     """Refuse a network whose exchanges depend on earlier ones, which only the simulator supports."""
     if isinstance(network, Unreliable) and network.has_memory:
-        raise ConfigError(
-            'network: only the simulator supports delay and rule = "counters"; use engine.kind = "simulator"'
-        )
+        raise ConfigError('network: only the simulator supports delay and rule = "counters"; use engine "simulator"')

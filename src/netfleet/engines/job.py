@@ -1,7 +1,5 @@
 """The job that an engine is given, the snapshots that it passes through, and the recorder that keeps them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple

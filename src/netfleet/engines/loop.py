@@ -1,7 +1,5 @@
 """The one training loop: it runs a job on a host, whatever the engine."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
 from netfleet.algorithms.base import State, with_values
-from netfleet.engines.host import Host, S
+from netfleet.engines.host import Host
 from netfleet.engines.job import Job, Snapshot
 from netfleet.errors import DivergedError
 from netfleet.gradients.paths import Sample
@@ -23,8 +21,7 @@ from netfleet.problems.base import Problem
 def train(host: Host, job: Job) -> Snapshot:
     """Run a job on this host, from its start to its last round; returns the snapshot of this host's workers."""
     f, algorithm = Counted(host.problem), job.algorithm
-    now = _begin(host, algorithm, f) if job.start is None else _resume(host, job)
-    bad: _Bad | None = None
+    now, bad = _start(host, job, f), None
     f.samples, f.problem.buffers = now.samples, _copy(now.buffers)
     host.load_network_state(now.network)
     sent_before = now.bytes - host.bytes_sent()
@@ -56,39 +53,34 @@ def train(host: Host, job: Job) -> Snapshot:
     return now
 
 
-def _resume(host: Host, job: Job) -> Snapshot:
-    """The job's start; the host that keeps the record continues the counters."""
-    assert job.start is not None
-    now = job.start(job.algorithm.State, host.problem.device, host.problem.workers)
-    return now if host.collective.keeps_record else replace(now, bytes=0, samples=0)
-
-
-def _begin(host: Host, algorithm: Algorithm, f: Counted) -> Snapshot:
+def _start(host: Host, job: Job, f: "Counted") -> Snapshot:
+    """The snapshot before the first round; the host that keeps the record continues the counters of a resumed job."""
+    if job.start is not None:
+        now = job.start(job.algorithm.State, host.problem.device, host.problem.workers)
+        return now if host.collective.keeps_record else replace(now, bytes=0, samples=0)
     f.problem.buffers = _copy(f.problem.initial_buffers)
-    state = begin(host, algorithm, f, f.problem.start().repeat(len(f.problem.workers), 1))
-    _agree(host, algorithm, _not_finite(state, 0))
+    state = begin(host, job.algorithm, f, f.problem.start().repeat(len(f.problem.workers), 1))
+    _agree(host, job.algorithm, _not_finite(state, 0))
     return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples, network=host.network_state())
 
 
-def begin(host: Host, algorithm: Algorithm, f: Counted, x: Tensor) -> State:
+def begin(host: Host, algorithm: Algorithm, f: "Counted", x: Tensor) -> State:
     """The state before round 0 from the models x, `[rows, d]`."""
     state: State = algorithm.init(f, _with_buffers(host.mixer(-1), f.problem), x)  # type: ignore[arg-type]
     return state
 
 
-def advance(host: Host, algorithm: Algorithm, f: Counted, t: int, state: State) -> State:
+def advance(host: Host, algorithm: Algorithm, f: "Counted", t: int, state: State) -> State:
     """The state after round t."""
     f.choose(host.active(t))
     after: State = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, state)  # type: ignore[arg-type]
-    return host.settle(_only(f.active, after, state) if host.freezes else after)
+    if host.freezes:  # a worker that is away keeps its state
+        pairs = zip(after, state, strict=True)
+        after = with_values(after, (torch.where(f.active, new, old) for new, old in pairs))
+    return host.settle(after)
 
 
-def _only(active: Tensor, state: S, before: State) -> S:
-    """The new state of the workers that took part, the old one of those that were away."""
-    return with_values(state, (torch.where(active, new, old) for new, old in zip(state, before, strict=True)))
-
-
-def _offer(host: Host, job: Job, snapshot: Snapshot, bad: _Bad | None) -> None:
+def _offer(host: Host, job: Job, snapshot: Snapshot, bad: "_Bad | None") -> None:
     """Let the recorder have a snapshot if one is due."""
     if job.recorder.due(snapshot.t):
         _agree(host, job.algorithm, bad)

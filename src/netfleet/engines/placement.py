@@ -5,10 +5,9 @@ pairs of workers swap ranks as long as that saves rows, and the better result is
 row that several workers of another rank need is sent there once.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +30,7 @@ class Placement(NamedTuple):
     @property
     def ranks(self) -> Ints:
         """The rank of each worker."""
-        ranks = np.empty(sum(map(len, self.workers)), dtype=np.int64)
-        for rank, group in enumerate(self.workers):
-            ranks[list(group)] = rank
-        return ranks
+        return _ranks_of(self.workers)
 
 
 class Quality(NamedTuple):
@@ -47,9 +43,9 @@ class Quality(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        share = self.links / self.all_links if self.all_links else 0.0
         if not self.rows:
             return "no row is sent"
+        share = self.links / self.all_links
         crossing = f"{self.links:,.3g} of {self.all_links:,.3g} directed links cross ({100 * share:.0f} %)"
         return f"{crossing}, {self.rows:,.3g} rows are sent; a random placement sends {self.random:,.3g}"
 
@@ -61,7 +57,7 @@ ROUNDS = 16
 def place_on(network: Network, ranks: int) -> Placement:
     """A placement of a network's workers, by the weights of its first rounds. A server sends no rows."""
     if network.average(0) is not None:
-        return _as_placement(_cut(np.arange(network.m), ranks), ranks)
+        return _equal(network.m, ranks)
     return place(csr_array(functools.reduce(operator.add, _rounds(network))), ranks)
 
 
@@ -82,15 +78,15 @@ def place(W: csr_array, ranks: int) -> Placement:
     m = W.shape[0]
     links = _links(W)
     if links.nnz == m * (m - 1):  # all workers need all others: all placements are equal
-        return _as_placement(_cut(np.arange(m), ranks), ranks)
+        return _equal(m, ranks)
     starts = [np.arange(m), _spectral(links, np.arange(m), ranks)] if 1 < ranks < m else [np.arange(m)]
-    tried = [_improved(links, _cut(order, ranks), ranks) for order in starts]
+    tried = [_improved(links, _ranks_of(np.array_split(order, ranks)), ranks) for order in starts]
     best = min(tried, key=lambda of: _rows(links, of, ranks))
-    return _as_placement(best, ranks)
+    return Placement(tuple(tuple(np.flatnonzero(best == rank).tolist()) for rank in range(ranks)))
 
 
-def _as_placement(of: Ints, ranks: int) -> Placement:
-    return Placement(tuple(tuple(np.flatnonzero(of == rank).tolist()) for rank in range(ranks)))
+def _equal(m: int, ranks: int) -> Placement:
+    return Placement(tuple(tuple(group.tolist()) for group in np.array_split(np.arange(m), ranks)))
 
 
 def quality(W: csr_array, placement: Placement) -> Quality:
@@ -109,12 +105,10 @@ def _links(W: csr_array) -> csr_array:
     return csr_array((np.ones(off.sum()), (i[off], j[off])), shape=W.shape)
 
 
-def _cut(order: Ints, ranks: int) -> Ints:
-    """The rank of each worker when an order is cut into equal pieces."""
-    of = np.empty(len(order), dtype=np.int64)
-    for rank, piece in enumerate(np.array_split(order, ranks)):
-        of[piece] = rank
-    return of
+def _ranks_of(groups: Iterable[Sequence[int] | Ints]) -> Ints:
+    """The rank of each worker, from the workers of each rank."""
+    workers = [np.asarray(group, dtype=np.int64) for group in groups]
+    return np.repeat(np.arange(len(workers)), [len(group) for group in workers])[np.argsort(np.concatenate(workers))]
 
 
 def _rows(links: csr_array, of: Ints, ranks: int) -> int:

@@ -1,25 +1,19 @@
 """Rows of a stack of messages, copied by runs of contiguous rows rather than one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from torch import Tensor
-
-
-class Run(NamedTuple):
-    """Contiguous rows: their places in the stack, and among the chosen rows."""
-
-    place: slice
-    row: slice
 
 
 class RowBlocks:
     """Some rows of a stack, in ascending order."""
 
     def __init__(self, places: Sequence[int]) -> None:
-        self.count, self.runs = len(places), _runs(places)
+        self.count = len(places)
+        starts = [i for i in range(len(places)) if i == 0 or places[i] != places[i - 1] + 1]
+        ends = [*starts[1:], len(places)][: len(starts)]
+        #: Each block of contiguous rows: its places in the stack, and among the chosen rows.
+        self.runs = [(slice(places[a], places[b - 1] + 1), slice(a, b)) for a, b in zip(starts, ends, strict=True)]
 
     @property
     def contiguous(self) -> bool:
@@ -33,8 +27,8 @@ class RowBlocks:
 
     def piece(self, stack: Tensor) -> Tensor:
         """These rows as a view of the stack; they must be contiguous."""
-        (run,) = self.runs
-        return stack[run.place]
+        ((place, _),) = self.runs
+        return stack[place]
 
     def take(self, stack: Tensor, out: Tensor | None = None) -> Tensor:
         """These rows in one piece: a view of the stack if they are contiguous, else a copy (in `out`)."""
@@ -45,9 +39,3 @@ class RowBlocks:
         for place, row in self.runs:
             values[row].copy_(stack[place])
         return values
-
-
-def _runs(places: Sequence[int]) -> list[Run]:
-    starts = [i for i in range(len(places)) if i == 0 or places[i] != places[i - 1] + 1]
-    ends = [*starts[1:], len(places)][: len(starts)]
-    return [Run(slice(places[a], places[b - 1] + 1), slice(a, b)) for a, b in zip(starts, ends, strict=True)]

@@ -1,7 +1,5 @@
 """The simulator: all m workers in one `[m, d]` tensor, W applied as a matrix."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -44,19 +42,19 @@ class Simulator(Host):
         return as_matrix(self.network.W(max(t, 0)), dtype, self.problem.device)
 
     def _average_of(self, t: int) -> Callable[[Sequence[Packed]], list[Tensor]]:
-        mix_one = self._vector_mixer(t)
-        names = map(str if t >= 0 else "init/{}".format, itertools.count())
-        return lambda packed: [mix_one(next(names), p.values) for p in packed]
+        if self._delayed is not None:
+            mix_delayed = functools.partial(self._delayed.mix, max(t, 0))
+            names = map(str if t >= 0 else "init/{}".format, itertools.count())  # which vector of the round it is
+            return lambda packed: [mix_delayed(next(names), p.values) for p in packed]
+        W = self._matrix(t) if self._static is None else self._static
+
+        def mixed(v: Tensor) -> Tensor:
+            return self._product(W if W.dtype == v.dtype else self._matrix(t, v.dtype), v, len(v))
+
+        return lambda packed: [mixed(p.values) for p in packed]
 
     def _messages(self, t: int) -> int:
         return self.network.messages(t)
-
-    def _vector_mixer(self, t: int) -> Callable[[str, Tensor], Tensor]:
-        """Mixes a vector of round t; the name says which vector of the round it is."""
-        if self._delayed is not None:
-            return functools.partial(self._delayed.mix, max(t, 0))
-        W = self._matrix(t) if self._static is None else self._static
-        return lambda _, v: self._product(W if W.dtype == v.dtype else self._matrix(t, v.dtype), v, len(v))
 
     def network_state(self) -> dict[str, Tensor]:
         return {} if self._delayed is None else dict(self._delayed.memory)

@@ -1,10 +1,8 @@
 """One thread per worker in one process: each hosts its worker and exchanges messages with its neighbours only."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import torch
@@ -114,12 +112,7 @@ def run_threads(job: Job) -> Snapshot:
         except KeyboardInterrupt:
             mail.close()
             raise
-    _raise_first(futures)
-    return futures[0].result()
-
-
-def _raise_first(futures: Sequence[Future[Snapshot]]) -> None:
-    """Raise the error that stopped the first worker rather than those that followed from it."""
     errors = [e for e in (future.exception() for future in futures) if e is not None]
-    for error in sorted(errors, key=lambda e: isinstance(e, TransportError)):
+    for error in sorted(errors, key=lambda e: isinstance(e, TransportError)):  # the cause before what followed from it
         raise error
+    return futures[0].result()

@@ -12,8 +12,6 @@ clock, so a run takes the same path every time; `engine.gradients` in an experim
 up to rounding, looped and processes bit for bit.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 
@@ -27,12 +25,11 @@ from netfleet.gradients.paths import GradientPath, Gradients, PathInputs
 from netfleet.gradients.processes import MOST_THREADS, Processes, can_travel
 from netfleet.gradients.stacked import Stacked
 
+Layers = list[Layer] | None
 LARGEST_STACKED = 1 << 19  # numbers in a parameter that is stacked on a CPU (netfleet bench gradients)
 
 
-def native_layers(
-    model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, possible: bool, wanted: Gradients
-) -> list[Layer] | None:
+def native_layers(model: nn.Module, shape: torch.Size, dtype: torch.dtype, possible: bool, wanted: Gradients) -> Layers:
     """The model's layers if it takes the native path; `possible` says whether device and loss allow that."""
     layers = recognise(model, shape) if possible and wanted in ("auto", "native") else None
     if layers is not None and library(_name(dtype)) is not None:
@@ -45,15 +42,13 @@ def native_layers(
     return None
 
 
-def choose_path(
-    inputs: PathInputs, layers: list[Layer] | None, pool: ThreadPool, threads: int, wanted: Gradients
-) -> GradientPath:
+def choose_path(inputs: PathInputs, layers: Layers, pool: ThreadPool, threads: int, wanted: Gradients) -> GradientPath:
     """The path that these inputs take, or the wanted one."""
     device, several = inputs.train.device, len(inputs.workers) > 1
     if layers is not None:
         native = library(_name(inputs.train.dtype))
         assert native is not None
-        return Chain(native, layers, inputs.train, inputs.test, pool)
+        return Chain(native, layers, inputs, pool)
     pure = not inputs.probed.random and not inputs.probed.moving
     if wanted == "stacked" and not (pure and can_stack(inputs.model)):
         raise ConfigError(
@@ -83,9 +78,8 @@ def can_stack(model: nn.Module) -> bool:
 
     A module of another kind may do anything in its forward pass, so it is run as it is, worker by worker.
     """
-    return all(
-        type(module) in _STACKED | _CONVOLVING or getattr(module, "stackable", False) for module in model.modules()
-    )
+    known = _STACKED | _CONVOLVING
+    return all(type(module) in known or getattr(module, "stackable", False) for module in model.modules())
 
 
 def should_stack(model: nn.Module, device: torch.device) -> bool:

@@ -3,8 +3,6 @@
 Every row is computed alone on one intra-op thread, so results do not depend on the number of threads.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -72,8 +70,7 @@ class Looped:
         return values, sums
 
     def scores(self, x: Tensor, chunks: Sequence[Tensor], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
-        losses = torch.zeros(len(x), len(chunks), dtype=torch.float64)
-        correct = torch.zeros(len(x), len(chunks), dtype=torch.float64)
+        losses, correct = torch.zeros(2, len(x), len(chunks), dtype=torch.float64)
 
         def one(slot: int, task: int) -> None:
             i, c = divmod(task, len(chunks))

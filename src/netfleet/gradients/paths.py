@@ -1,7 +1,5 @@
 """What every way to compute gradients has in common; `choice.py` says which one a model takes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 

@@ -5,8 +5,6 @@ and "done" travel between processes. Workers are drawn from a shared counter and
 the results are bit for bit those of threads.
 """
 
-from __future__ import annotations
-
 import pickle
 import signal
 import traceback
@@ -52,7 +50,7 @@ class _Shared(NamedTuple):
     gradients: Tensor
     rows: Tensor
     buffers: Tensor | None
-    next: Synchronized[int]  # the number of the next row that no process has taken
+    next: "Synchronized[int]"  # the number of the next row that no process has taken
 
 
 class Processes(Looped):
@@ -127,21 +125,20 @@ def _serve(pipe: Connection, inputs: PathInputs, shared: _Shared) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted and closes the pipe
     torch.set_num_threads(1)
     path = Looped(inputs, ThreadPool(1))
+
+    def next_row() -> int:
+        with shared.next.get_lock():
+            shared.next.value += 1
+            return shared.next.value - 1
+
     while True:
         try:
             t, k = pipe.recv()
         except EOFError:
             return
         try:
-            while (i := _take(shared.next)) < len(shared.rows):
+            while (i := next_row()) < len(shared.rows):
                 path.one(0, i, shared.x, Sample(t, k, 0, shared.rows), shared.buffers, shared.gradients)
             pipe.send(None)
         except Exception:
             pipe.send(traceback.format_exc())
-
-
-def _take(counter: Synchronized[int]) -> int:
-    with counter.get_lock():
-        taken = counter.value
-        counter.value += 1
-        return taken

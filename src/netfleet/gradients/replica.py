@@ -1,10 +1,7 @@
 """Copies of an `nn.Module` that can be pointed at any row of parameters.
 
-A replica's parameters are made views into a row of x, so nothing is copied in; its gradient is written into a row of
-the result. Every row is computed alone on one intra-op thread, so results do not depend on the number of threads.
+A replica's parameters are made views into a row of x, so nothing is copied in; its gradient goes into a row of another.
 """
-
-from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator

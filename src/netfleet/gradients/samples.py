@@ -1,6 +1,6 @@
 """Samples on a device, and how to take some of them."""
 
-from __future__ import annotations
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +33,13 @@ class DeviceSamples:
         taken = self.storage[rows]
         return taken.movedim(-1, -3) if self.last else taken
 
-    def shared(self) -> DeviceSamples:
+    def shared(self) -> Self:
         """The same rows in memory that other processes can see."""
         share(self.storage)
         share(self.labels)
         return self
 
     def targets(self, rows: Tensor) -> Tensor:
-        """Targets of the rows."""
         return self.labels[rows]
 
 

@@ -1,16 +1,12 @@
 """The path for accelerators and for linear models of unusual kind: all workers in one `vmap`."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from netfleet.compute.threads import ThreadPool, one_intra_op_thread
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.paths import PathInputs, Sample
-from netfleet.gradients.replica import Layout, Loss
+from netfleet.gradients.replica import Layout
 
 
 class Stacked(Looped):
@@ -20,22 +16,19 @@ class Stacked(Looped):
 
     def __init__(self, inputs: PathInputs, pool: ThreadPool) -> None:
         super().__init__(inputs, pool)
-        self._gradients = vmap_gradient(inputs.model, inputs.loss)
+        model, loss = inputs.model, inputs.loss
+        names = [name for name, p in model.named_parameters() if p.requires_grad]
+        layout = Layout([p for p in model.parameters() if p.requires_grad])
+
+        def objective(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+            parameters = dict(zip(names, layout.views(x), strict=True))
+            return loss(torch.func.functional_call(model, parameters, (inputs,)), targets).mean()
+
+        self._gradients = torch.func.vmap(torch.func.grad(objective))
 
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
         assert sample.rows is not None
         rows = sample.rows.to(self.device, non_blocking=True)
         with one_intra_op_thread():
-            return self._gradients(x, self._train.inputs(rows), self._train.targets(rows))
-
-
-def vmap_gradient(model: nn.Module, loss: Loss) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """A function (x `[rows, d]`, inputs `[rows, B, …]`, targets `[rows, B]`) -> gradients `[rows, d]`."""
-    names = [name for name, p in model.named_parameters() if p.requires_grad]
-    layout = Layout([p for p in model.parameters() if p.requires_grad])
-
-    def objective(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
-        parameters = dict(zip(names, layout.views(x), strict=True))
-        return loss(torch.func.functional_call(model, parameters, (inputs,)), targets).mean()
-
-    return torch.func.vmap(torch.func.grad(objective))
+            out: Tensor = self._gradients(x, self._train.inputs(rows), self._train.targets(rows))
+        return out

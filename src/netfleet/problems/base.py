@@ -4,8 +4,6 @@ A `Problem` hosts the rows of some of the m workers; `f.at([3])` is the same pro
 same mini-batches. Vectors are flat: `[rows, d]`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -58,10 +56,10 @@ class Problem(ABC):
         """The common initial model x⁰, `[d]`."""
 
     @abstractmethod
-    def at(self, workers: Sequence[int]) -> Problem:
+    def at(self, workers: Sequence[int]) -> "Problem":
         """The same problem hosting only these workers."""
 
-    def among(self, rows: Sequence[int]) -> Problem:
+    def among(self, rows: Sequence[int]) -> "Problem":
         """The same problem hosting only some of its rows, for a round in which the others do not take part."""
         return self.at([self.workers[i] for i in rows])
 

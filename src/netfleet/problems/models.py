@@ -4,8 +4,6 @@ A factory is given the shape of one input and the number of classes, and returns
 inputs to class scores. None of them applies softmax: that is part of the loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -18,8 +16,7 @@ from netfleet.errors import ConfigError
 from netfleet.registry import Registry
 
 MODELS: Registry[nn.Module] = Registry("model", returns=nn.Module)
-
-
+Shape = tuple[int, ...]
 Init = Literal["torch", "glorot", "he", "small"]
 
 
@@ -42,9 +39,7 @@ def initialise(model: nn.Module, init: Init) -> nn.Module:
 
 
 @MODELS.register("cnn")
-def cnn(
-    inputs: tuple[int, ...], classes: int, channels: int = 16, padding: int = 1, init: Init = "glorot"
-) -> nn.Module:
+def cnn(inputs: Shape, classes: int, channels: int = 16, padding: int = 1, init: Init = "glorot") -> nn.Module:
     """The paper's CNN: twice a 3×3 convolution, ReLU and 2×2 max-pooling, then one linear layer.
 
     Pooling stands before ReLU because the two commute (both are monotone) and ReLU then has a quarter of the work.
@@ -57,21 +52,14 @@ def cnn(
     h, w = pooled(pooled(h)), pooled(pooled(w))
     if min(h, w) < 1:
         raise ConfigError(f"model 'cnn' needs larger images than {inputs}; use padding = 1 or model = \"mlp\"")
-    model = nn.Sequential(
-        nn.Conv2d(c, channels, 3, padding=padding),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(channels, channels, 3, padding=padding),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(channels * h * w, classes),
-    )
-    return initialise(model, init)
+    layers: list[nn.Module] = []
+    for before in (c, channels):
+        layers += [nn.Conv2d(before, channels, 3, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
+    return initialise(nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * h * w, classes)), init)
 
 
 @MODELS.register("mlp")
-def mlp(inputs: tuple[int, ...], classes: int, hidden: list[int] | tuple[int, ...] = (64,)) -> nn.Module:
+def mlp(inputs: Shape, classes: int, hidden: list[int] | tuple[int, ...] = (64,)) -> nn.Module:
     """Fully connected layers of the given widths with ReLU between them."""
     if any(width < 1 for width in hidden):
         raise ConfigError(f"model 'mlp': hidden widths must be at least 1, got {list(hidden)}")
@@ -84,15 +72,13 @@ def mlp(inputs: tuple[int, ...], classes: int, hidden: list[int] | tuple[int, ..
 
 
 @MODELS.register("softmax")
-def softmax(inputs: tuple[int, ...], classes: int) -> nn.Module:
+def softmax(inputs: Shape, classes: int) -> nn.Module:
     """Softmax (multinomial logistic) regression: one linear layer."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), classes))
 
 
 @MODELS.register("resnet18")
-def resnet18(
-    inputs: tuple[int, ...], classes: int, width: int = 64, norm: Literal["batch", "group"] = "batch"
-) -> nn.Module:
+def resnet18(inputs: Shape, classes: int, width: int = 64, norm: Literal["batch", "group"] = "batch") -> nn.Module:
     """ResNet-18 (He et al. 2016) in its CIFAR form: a 3×3 stem without pooling, four stages of two blocks.
 
     `width` is the channel count of the first stage (64 in the paper); `norm = "group"` replaces BatchNorm by
@@ -105,15 +91,8 @@ def resnet18(
         after = width * 2**stage
         stages += [ResidualBlock(before, after, stride, norm), ResidualBlock(after, after, 1, norm)]
         before = after
-    return nn.Sequential(
-        nn.Conv2d(c, width, 3, padding=1, bias=False),
-        _norm(width, norm),
-        nn.ReLU(),
-        *stages,
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(before, classes),
-    )
+    stem = nn.Conv2d(c, width, 3, padding=1, bias=False), _norm(width, norm), nn.ReLU()
+    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
 
 
 class ResidualBlock(nn.Module):
@@ -123,19 +102,11 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, before: int, after: int, stride: int, norm: str) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False),
-            _norm(after, norm),
-            nn.ReLU(),
-            nn.Conv2d(after, after, 3, padding=1, bias=False),
-            _norm(after, norm),
-        )
-        same = before == after and stride == 1
-        self.skip = (
-            nn.Identity()
-            if same
-            else nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), _norm(after, norm))
-        )
+        first = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False), _norm(after, norm), nn.ReLU()
+        second = nn.Conv2d(after, after, 3, padding=1, bias=False), _norm(after, norm)
+        self.body, self.skip = nn.Sequential(*first, *second), nn.Sequential()  # which does nothing
+        if before != after or stride != 1:
+            self.skip = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), _norm(after, norm))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.skip(x))
@@ -145,7 +116,7 @@ def _norm(channels: int, norm: str) -> nn.Module:
     return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(math.gcd(32, channels), channels)
 
 
-def _image(inputs: tuple[int, ...], model: str) -> tuple[int, int, int]:
+def _image(inputs: Shape, model: str) -> tuple[int, int, int]:
     if len(inputs) != 3:
         raise ConfigError(f"model {model!r} needs images (channels, height, width), but the data is {inputs}")
     return inputs[0], inputs[1], inputs[2]

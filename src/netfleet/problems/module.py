@@ -1,10 +1,9 @@
 """`nn.Module` + loss + data split over workers -> f."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from netfleet.problems.models import MODELS
 from netfleet.registry import Registry, Spec
 
 LOSSES: Registry[Loss] = Registry("loss")
+Rows = npt.NDArray[np.int64]
 BatchNormPolicy = Literal["mixed", "local", "recalibrated"]
 _CHUNK = 512  # samples per forward pass of an evaluation
 _GROUPS = 8  # of chunks in a full gradient, each summed by itself: fixed, so that the sum has one order
@@ -58,7 +58,7 @@ class ModuleProblem(Problem):
         self,
         model: nn.Module,
         data: Dataset,
-        parts: Sequence[npt.NDArray[np.int64]],
+        parts: Sequence[Rows],
         *,
         loss: Loss | None = None,
         batch: int = 32,
@@ -71,8 +71,7 @@ class ModuleProblem(Problem):
         threads: int = 0,
         gradients: Gradients = "auto",
     ) -> None:
-        _check(batch, l2, threads, sampling, parts)
-        _uninitialised(model)
+        _check(model, batch, l2, threads, sampling, parts)
         self.data, self.parts, self.batch, self.l2 = data, list(parts), batch, l2
         self.sampling, self.batch_norm, self.seed, self.gradients = sampling, batch_norm, seed, gradients
         self.m = len(parts)
@@ -87,7 +86,7 @@ class ModuleProblem(Problem):
         trial = data.train_x[pair].to(self.device, dtype), data.train_y[pair].to(self.device)
         self._probed = probe(self.model, self.loss, *trial)
         possible = self.device.type == "cpu" and self.loss is _cross_entropy
-        self._layers = native_layers(self.model, tuple(data.train_x.shape[1:]), dtype, possible, gradients)
+        self._layers = native_layers(self.model, data.train_x.shape[1:], dtype, possible, gradients)
         last = wants_channels_last(self.model, self.device) if self._layers is None else self._layers[0].kernel_h > 0
         self._train = DeviceSamples(data.train_x, data.train_y, dtype, self.device, last)
         self._test = DeviceSamples(data.test_x, data.test_y, dtype, self.device, last)
@@ -116,7 +115,7 @@ class ModuleProblem(Problem):
         self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _GROUPS)))
         inputs = PathInputs(self.model, self.loss, self._probed, self._train, self._test, self.seed, self.workers)
         self._path = choose_path(inputs, self._layers, self._pool, self._threads, self.gradients)
-        self._drawn: _Drawn | None = None
+        self._drawn = -1, 0, torch.empty(0)  # a round, its first drawn step, and `[steps, workers, batch]` rows
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
     @property
@@ -124,13 +123,10 @@ class ModuleProblem(Problem):
         """How gradients are computed: "native", "stacked", "looped" or "processes" (`gradients/choice.py`)."""
         return self._path.name
 
-    def at(self, workers: Sequence[int]) -> ModuleProblem:
-        return self._hosting(workers, threads=1)
+    def among(self, rows: Sequence[int]) -> "ModuleProblem":
+        return self.at([self.workers[i] for i in rows], self._threads)
 
-    def among(self, rows: Sequence[int]) -> ModuleProblem:
-        return self._hosting([self.workers[i] for i in rows], self._threads)
-
-    def _hosting(self, workers: Sequence[int], threads: int) -> ModuleProblem:
+    def at(self, workers: Sequence[int], threads: int = 1) -> "ModuleProblem":
         other = object.__new__(ModuleProblem)
         other.__dict__.update(self.__dict__)
         other.workers, other._threads = tuple(workers), threads
@@ -140,31 +136,33 @@ class ModuleProblem(Problem):
     def start(self) -> Tensor:
         return self._start.clone()
 
-    def label_counts(self) -> npt.NDArray[np.int64]:
+    def label_counts(self) -> Rows:
         return label_counts(self.data.train_y.numpy(), self.parts, self.data.classes)
 
     def sample(self, t: int, k: int) -> Sample:
         if self.batch == 0:
             return Sample(t, k, self.size)
-        if self._drawn is None or not self._drawn.has(t, k):
+        drawn_for, first, drawn = self._drawn
+        if t != drawn_for or not 0 <= k - first < len(drawn):
             self._steps = max(self._steps, k)
             most = max(_DRAWN // (len(self.workers) * self.batch), 1)
             steps = np.arange(k, min(self._steps, k + most - 1) + 1)
-            self._drawn = _Drawn(t, k, torch.from_numpy(self._draw(t, steps)))
-        rows = self._drawn.rows[k - self._drawn.first]
+            first, drawn = k, torch.from_numpy(self._draw(t, steps))
+            self._drawn = t, first, drawn
+        rows = drawn[k - first]
         return Sample(t, k, rows.numel(), rows)
 
-    def _draw(self, t: int, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _draw(self, t: int, steps: Rows) -> Rows:
         """The rows of all mini-batches of some steps of a round, `[steps, workers, batch]`."""
         if self.sampling == "replacement":
             k, place = steps[:, None, None], np.arange(self.batch)
             local = randomness.integers(self._sizes, "batch", self.seed, self._ids, t, k, place)
         else:
             local = np.array([[self._distinct(i, t, int(k)) for i in range(len(self.workers))] for k in steps])
-        rows: npt.NDArray[np.int64] = self._rows[self._offsets + local]
+        rows: Rows = self._rows[self._offsets + local]
         return rows
 
-    def _distinct(self, i: int, t: int, k: int) -> npt.NDArray[np.int64]:
+    def _distinct(self, i: int, t: int, k: int) -> Rows:
         draw = randomness.generator("batch", self.seed, self.workers[i], t, k)
         return draw.choice(len(self.parts[self.workers[i]]), self.batch, replace=False)
 
@@ -175,9 +173,8 @@ class ModuleProblem(Problem):
         return out.add_(x, alpha=self.l2) if self.l2 else out
 
     def full_grad(self, x: Tensor) -> Tensor:
-        out = torch.stack(
-            [self._sum(row, *self._even(self.parts[i]))[1] for row, i in zip(x, self.workers, strict=True)]
-        )
+        parts = (self._even(self.parts[i]) for i in self.workers)
+        out = torch.stack([self._sum(row, *part)[1] for row, part in zip(x, parts, strict=True)])
         return out.add_(x, alpha=self.l2) if self.l2 else out
 
     def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
@@ -190,7 +187,7 @@ class ModuleProblem(Problem):
         value, gradient = self._sum(x, rows, weight[rows].to(self.dtype))
         return value + self.l2 / 2 * (x @ x), gradient.add_(x, alpha=self.l2)
 
-    def _even(self, part: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def _even(self, part: Rows) -> tuple[Tensor, Tensor]:
         return torch.tensor(part), torch.full((len(part),), 1 / len(part), dtype=self.dtype)
 
     def _sum(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -231,24 +228,10 @@ class ModuleProblem(Problem):
         return self._path.recalibrated(x, self._buffer_start, chunks)
 
 
-class _Drawn(NamedTuple):
-    """Mini-batches of one round that were drawn ahead."""
-
-    t: int
-    first: int
-    rows: Tensor  # [steps, workers, batch]
-
-    def has(self, t: int, k: int) -> bool:
-        return t == self.t and 0 <= k - self.first < len(self.rows)
-
-
-def _uninitialised(model: nn.Module) -> None:
+def _check(model: nn.Module, batch: int, l2: float, threads: int, sampling: str, parts: Sequence[Rows]) -> None:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ConfigError(f"the model's parameter {name!r} is lazy and has no values yet; give its layer its sizes")
-
-
-def _check(batch: int, l2: float, threads: int, sampling: str, parts: Sequence[npt.NDArray[np.int64]]) -> None:
     if batch < 0:
         raise ConfigError(f"batch must be at least 1, or 0 for exact local gradients, got {batch}")
     if l2 < 0:
@@ -286,18 +269,6 @@ def classification(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(randomness.bits("weights", seed)) >> 1)
         module = MODELS.build(model, inputs=tuple(dataset.train_x.shape[1:]), classes=dataset.classes)
-    return ModuleProblem(
-        module,
-        dataset,
-        parts,
-        loss=LOSSES.build(loss),
-        batch=batch,
-        l2=l2,
-        sampling=sampling,
-        batch_norm=batch_norm,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        threads=threads,
-        gradients=gradients,
-    )
+    build = partial(ModuleProblem, module, dataset, parts, seed=seed, dtype=dtype, device=device, threads=threads)
+    chosen = LOSSES.build(loss)
+    return build(loss=chosen, batch=batch, l2=l2, sampling=sampling, batch_norm=batch_norm, gradients=gradients)

@@ -1,7 +1,5 @@
 """Problems whose smoothness L and gradient variance σ² are known, and mostly the optimum x*, to hold theory against."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -24,7 +22,8 @@ _DRAWN = 1 << 13  # numbers of noise that are drawn ahead
 class _Synthetic(Problem):
     """What they share: models start at 0, the loss of an evaluation is the global f itself."""
 
-    _whole: _Synthetic | None = None  # the problem with all workers, where this one hosts some of them
+    _whole: "_Synthetic | None" = None  # the problem with all workers, where this one hosts some of them
+    per_worker: tuple[str, ...]  # the attributes with a row for each hosted worker
 
     def __init__(self, workers: int, d: int, seed: int, dtype: torch.dtype, device: str) -> None:
         if workers < 1 or d < 1:
@@ -32,6 +31,7 @@ class _Synthetic(Problem):
         self.m, self.d, self.seed = workers, d, seed
         self.dtype, self.device = dtype, torch.device(device)
         self.workers, self.size = tuple(range(workers)), workers
+        self._drawn: dict[int, tuple[int, Tensor]] = {}  # noise by step: its first round, and `[rounds, rows, d]`
 
     def start(self) -> Tensor:
         return torch.zeros(self.d, dtype=self.dtype, device=self.device)
@@ -39,13 +39,13 @@ class _Synthetic(Problem):
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self.device, self.dtype)
 
-    def _hosting(self, workers: Sequence[int], *per_worker: str) -> _Synthetic:
+    def at(self, workers: Sequence[int]) -> Problem:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         index = [self.workers.index(i) for i in workers]
-        other.workers, other._whole = tuple(workers), self._whole or self
+        other.workers, other._whole, other._drawn = tuple(workers), self._whole or self, {}
         other.size = self.size // len(self.workers) * len(workers)
-        for name in per_worker:
+        for name in self.per_worker:
             setattr(other, name, getattr(self, name)[index])
         return other
 
@@ -57,9 +57,7 @@ class _Synthetic(Problem):
     def values(self, x: Tensor) -> Tensor:
         """fᵢ(xᵢ) for each hosted worker, `[rows]`."""
 
-    def evaluate(
-        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
-    ) -> Scores:
+    def evaluate(self, x: Tensor, **options: object) -> Scores:
         f = self._whole or self
         return Scores(torch.stack([f.values(row.expand(f.m, -1)).mean() for row in x]), None)
 
@@ -72,6 +70,8 @@ class Quadratics(_Synthetic):
     that many functions are dealt out evenly, and each worker has the mean of its own (up to a constant): f is then the
     same for any number of workers. With `centred`, the bᵢ are shifted so that x* does not depend on the heterogeneity.
     """
+
+    per_worker = ("A", "b")
 
     def __init__(
         self,
@@ -112,20 +112,13 @@ class Quadratics(_Synthetic):
         self.optimum = self._tensor(np.linalg.solve(A.sum(0), np.einsum("mij,mj->i", A, b)))
         self.smoothness, self.sigma, self.variance = L, sigma, sigma**2
         self.A, self.b = self._tensor(A), self._tensor(b)
-        self._drawn: dict[int, tuple[int, Tensor]] = {}
-
-    def at(self, workers: Sequence[int]) -> Problem:
-        other = self._hosting(workers, "A", "b")
-        other._drawn = {}  # type: ignore[attr-defined]
-        return other
 
     def sample(self, t: int, k: int) -> Sample:
         return Sample(t, k, len(self.workers))
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
-        if self.sigma == 0:
-            return self.full_grad(x)
-        return self.full_grad(x) + self._noise(sample.t, sample.k)
+        exact = self.full_grad(x)
+        return exact + self._noise(sample.t, sample.k) if self.sigma else exact
 
     def _noise(self, t: int, k: int) -> Tensor:
         """The noise of step k, drawn for some rounds at a time: what a draw costs is mostly its call."""
@@ -153,6 +146,7 @@ class _LogisticLoss(_Synthetic):
     """
 
     signed: Tensor  # [rows, n, d]: only the products bᵢⱼ aᵢⱼ enter
+    per_worker = ("signed",)
 
     def _hold(self, signed: Array, batch: int, curvature: float) -> None:
         """Keep the data, and what is known of it; `curvature` is the penalty's largest."""
@@ -166,9 +160,6 @@ class _LogisticLoss(_Synthetic):
     def penalty(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Its value `[rows]` and its gradient `[rows, d]`."""
 
-    def at(self, workers: Sequence[int]) -> Problem:
-        return self._hosting(workers, "signed")
-
     def sample(self, t: int, k: int) -> Sample:
         if self.batch == 0:
             return Sample(t, k, self.size)
@@ -179,8 +170,7 @@ class _LogisticLoss(_Synthetic):
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         if sample.rows is None:
             return self.full_grad(x)
-        taken = self.signed[torch.arange(len(self.workers))[:, None], sample.rows]
-        return self._grad(x, taken)
+        return self._grad(x, self.signed[torch.arange(len(self.workers))[:, None], sample.rows])
 
     def full_grad(self, x: Tensor) -> Tensor:
         return self._grad(x, self.signed)

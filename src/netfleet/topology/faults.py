@@ -16,8 +16,6 @@ Old differences can oscillate: x⁺ = x − L x_{t−τ} is stable only while ev
 that for the longest delay.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +27,40 @@ from scipy.sparse import csr_array
 
 from netfleet.errors import ConfigError
 from netfleet.randomness import integers, uniform
+from netfleet.topology.network import Network
 from netfleet.topology.topology import Topology
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Which faults the network has, and the rule for them.
+
+    A share `loss` of the messages is lost (with rule "drop", of the links), others come up to `delay` rounds late, and
+    a share `absent` of the workers is away, drawn anew every `spell` rounds.
+    """
+
+    loss: float = 0.0
+    rule: Literal["drop", "fold", "ignore", "counters"] = "drop"
+    delay: int = 0
+    absent: float = 0.0
+    spell: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("loss", "absent"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"network: {name} is a share and must lie in [0, 1), got {getattr(self, name)!r}")
+        if self.delay < 0 or self.spell < 1:
+            raise ConfigError(
+                f"network: delay must be 0 rounds or more and spell 1 or more, got delay = {self.delay}, "
+                f"spell = {self.spell}"
+            )
+        if self.rule == "counters" and self.delay:
+            raise ConfigError('network: rule = "counters" is for lost messages; leave delay out, or use rule = "drop"')
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any faults."""
+        return bool(self.loss or self.delay or self.absent)
 
 
 class Links(NamedTuple):
@@ -45,7 +76,7 @@ class Links(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Unreliable:
+class Unreliable(Network):
     """A topology whose links and workers fail, each by its own draw for (seed, round, link or worker)."""
 
     topology: Topology
@@ -67,17 +98,14 @@ class Unreliable:
 
     @property
     def m(self) -> int:
-        """Number of workers."""
         return self.topology.m
 
     @property
     def varying(self) -> bool:
-        """Every round fails in its own way."""
         return True
 
     @property
     def freezes(self) -> bool:
-        """A worker that is away keeps its state."""
         return self.faults.absent > 0
 
     @property
@@ -127,51 +155,14 @@ class Unreliable:
         rows, columns = np.append(links.i, np.arange(self.m)), np.append(links.j, np.arange(self.m))
         return csr_array((np.append(links.w * links.heard, links.kept), (rows, columns)), shape=(self.m, self.m))
 
-    def average(self, t: int = 0) -> None:
-        """W(t) is no exact average."""
-
     def sends(self, i: int, t: int = 0) -> int:
         """How many messages worker i sends in an exchange of round t; a lost one was sent."""
         away = self._away(t)
         return 0 if away[i] else sum(not away[j] for j in self.topology.readers(i, t))
 
     def messages(self, t: int = 0) -> int:
-        """How many messages an exchange of round t takes."""
         links, away = self.links(t), self._away(t)
         return int(np.count_nonzero(~(away[links.i] | away[links.j])))
 
     def active(self, t: int = 0) -> npt.NDArray[np.bool_] | None:
-        """Which workers compute in round t."""
         return ~self._away(t) if self.faults.absent else None
-
-
-@dataclass(frozen=True)
-class Faults:
-    """Which faults the network has, and the rule for them.
-
-    A share `loss` of the messages is lost (with rule "drop", of the links), others come up to `delay` rounds late, and
-    a share `absent` of the workers is away, drawn anew every `spell` rounds.
-    """
-
-    loss: float = 0.0
-    rule: Literal["drop", "fold", "ignore", "counters"] = "drop"
-    delay: int = 0
-    absent: float = 0.0
-    spell: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("loss", "absent"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"network: {name} is a share and must lie in [0, 1), got {getattr(self, name)!r}")
-        if self.delay < 0 or self.spell < 1:
-            raise ConfigError(
-                f"network: delay must be 0 rounds or more and spell 1 or more, got delay = {self.delay}, "
-                f"spell = {self.spell}"
-            )
-        if self.rule == "counters" and self.delay:
-            raise ConfigError('network: rule = "counters" is for lost messages; leave delay out, or use rule = "drop"')
-
-    @property
-    def any(self) -> bool:
-        """Whether there are any faults."""
-        return bool(self.loss or self.delay or self.absent)

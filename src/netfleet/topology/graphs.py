@@ -4,8 +4,6 @@ Random graphs are functions of their seed and are drawn again until they are con
 (`time_varying.py`) bring their own weights.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re
@@ -38,11 +36,8 @@ def _kind(name: str) -> Callable[[Factory], Factory]:
     def add(factory: Factory) -> Factory:
         @functools.wraps(factory)
         def checked(workers: int, **params: object) -> nx.Graph | WeightSequence:
-            _require(
-                isinstance(workers, int) and workers >= 1,
-                name,
-                f"workers must be a whole number from 1 on, got {workers!r}",
-            )
+            counted = isinstance(workers, int) and workers >= 1
+            _require(counted, name, f"workers must be a whole number from 1 on, got {workers!r}")
             return nx.empty_graph(1) if workers == 1 else factory(workers, **params)
 
         GRAPHS.register(name)(checked)
@@ -124,11 +119,8 @@ def random_regular(workers: int, seed: int, degree: int = 4) -> nx.Graph:
     fits = 1 <= degree < workers and degree * workers % 2 == 0
     need = f"degree must be below the {workers} workers and even if their number is odd"
     _require(fits, "random-regular", f"{need}, got {degree}")
-
-    def draw(random: np.random.Generator) -> nx.Graph:
-        return nx.random_regular_graph(degree, workers, seed=int(random.integers(2**32)))
-
-    return _until_connected("random-regular", seed, draw, "raise degree")
+    draw = partial(nx.random_regular_graph, degree, workers)
+    return _until_connected("random-regular", seed, lambda random: draw(seed=_seed(random)), "raise degree")
 
 
 @_kind("watts-strogatz")
@@ -137,11 +129,8 @@ def watts_strogatz(workers: int, seed: int, k: int = 4, p: float = 0.1) -> nx.Gr
     fits = 2 <= k < workers and k % 2 == 0
     _require(fits, "watts-strogatz", f"k must be even and below the {workers} workers, got {k}")
     _require(0 <= p <= 1, "watts-strogatz", f"p must lie in [0, 1], got {p}")
-
-    def draw(random: np.random.Generator) -> nx.Graph:
-        return nx.watts_strogatz_graph(workers, k, p, seed=int(random.integers(2**32)))
-
-    return _until_connected("watts-strogatz", seed, draw, "raise k or lower p")
+    draw = partial(nx.watts_strogatz_graph, workers, k, p)
+    return _until_connected("watts-strogatz", seed, lambda random: draw(seed=_seed(random)), "raise k or lower p")
 
 
 @_kind("geometric")
@@ -206,9 +195,6 @@ def varies(kind: str) -> bool:
     return typing.get_type_hints(GRAPHS[kind]).get("return") is WeightSequence
 
 
-# ---- how graphs are built ----
-
-
 def _require(condition: bool, kind: str, complaint: str) -> None:
     if not condition:
         raise ConfigError(f"graph {kind!r}: {complaint}")
@@ -216,8 +202,11 @@ def _require(condition: bool, kind: str, complaint: str) -> None:
 
 def _require_power_of_two(kind: str, workers: int) -> None:
     near = 1 << (workers.bit_length() - 1)
-    complaint = f"workers must be a power of two, got {workers}; use {near} or {2 * near}"
-    _require(workers == near, kind, complaint)
+    _require(workers == near, kind, f"workers must be a power of two, got {workers}; use {near} or {2 * near}")
+
+
+def _seed(random: np.random.Generator) -> int:
+    return int(random.integers(2**32))
 
 
 def _powers(workers: int) -> list[int]:
@@ -277,16 +266,11 @@ def _natural(name: object) -> list[str | int]:
     return [int(part) if k % 2 else part for k, part in enumerate(re.split(r"(\d+)", str(name)))]
 
 
-# ---- files ----
-
-
 def _read_graphml(path: str) -> nx.Graph:
     try:
         return nx.read_graphml(existing(path, "graph 'edge-list'")).to_undirected()
     except (ParseError, nx.NetworkXError, OSError, EOFError) as error:
-        raise TopologyError(
-            f"{path} is not a GraphML file ({error}); export it again, or write pairs as text"
-        ) from None
+        raise TopologyError(f"{path} is not a GraphML file ({error}); export it again, or write text") from None
 
 
 def _read_pairs(path: str) -> nx.Graph:

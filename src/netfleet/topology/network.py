@@ -1,14 +1,4 @@
-"""What carries the messages of a round: the topology itself, a failing one, or a server that averages exactly.
-
-| symbol | here | meaning |
-|---|---|---|
-| m, n | `m`, `n` | number of workers, and of those that take part in a round |
-| 𝒮_t | `chosen(t)` | the workers that take part in round t |
-
-Engines see a network only through `Network`; a `Topology` is one.
-"""
-
-from __future__ import annotations
+"""What carries the messages of a round, as engines see it: a topology, a failing one, or a server."""
 
 from typing import Protocol
 
@@ -33,6 +23,7 @@ class Network(Protocol):
 
     def average(self, t: int = 0) -> Weights | None:
         """The row of a W(t) that is an exact average, whose rows are all equal; None for other networks."""
+        return None
 
     def sends(self, i: int, t: int = 0) -> int:
         """Messages of one exchange that worker i sends, or that a server sends to it."""
@@ -42,7 +33,9 @@ class Network(Protocol):
 
     def active(self, t: int = 0) -> Mask | None:
         """Which workers compute in round t, `[m]`; None: all do."""
+        return None
 
     @property
     def freezes(self) -> bool:
         """Whether workers that do not compute keep their state; else the method says what they keep."""
+        return False

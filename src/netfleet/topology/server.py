@@ -1,8 +1,7 @@
-"""A server that averages exactly over the workers that take part in a round."""
-
-from __future__ import annotations
+"""A server that averages exactly over the workers that take part in a round: n of m, the set 𝒮_t = `chosen(t)`."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -10,6 +9,14 @@ from scipy.sparse import csr_array
 from netfleet.errors import ConfigError
 from netfleet.randomness import generator
 from netfleet.topology.network import Mask, Weights
+
+
+def _check_participation(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ConfigError(f"{name}, the share of workers that take part in a round, must lie in (0, 1], got {value!r}")
+
+
+Participation = Annotated[float, _check_participation]
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,7 @@ class CentralServer:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_participation(self.participation)
+        _check_participation("participation", self.participation)
 
     @property
     def n(self) -> int:
@@ -58,14 +65,6 @@ class CentralServer:
 
     def active(self, t: int = 0) -> Mask | None:
         return self.average(t) > 0 if self.varying else None
-
-
-def check_participation(value: float) -> None:
-    """Reject a share outside (0, 1]."""
-    if not 0 < value <= 1:
-        raise ConfigError(
-            f"participation, the share of workers that take part in a round, must lie in (0, 1] (1: all), got {value!r}"
-        )
 
 
 def participants(m: int, participation: float) -> int:

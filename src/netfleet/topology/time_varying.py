@@ -4,8 +4,6 @@ In each of the kinds here a worker averages half and half with one partner per r
 for a permutation P(t), so a round costs at most one message per worker. `graphs.py` registers them.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Callable

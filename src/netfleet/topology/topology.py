@@ -4,13 +4,10 @@
 2
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import networkx as nx
 import numpy as np
@@ -23,6 +20,7 @@ from netfleet.registry import Spec, split
 from netfleet.topology import time_varying as varying
 from netfleet.topology import weights as mixing
 from netfleet.topology.graphs import GRAPHS, existing, expect_workers, numbered
+from netfleet.topology.network import Network
 from netfleet.topology.time_varying import WeightSequence
 from netfleet.topology.weights import WEIGHTS
 
@@ -30,7 +28,7 @@ EXACT_DIAMETER = 10**7  # workers × links up to which the diameter takes less t
 
 
 @dataclass(frozen=True, eq=False)
-class Topology:
+class Topology(Network):
     """A connected graph on m workers and its consensus matrix, checked against Section 3.2 of the paper."""
 
     name: str
@@ -45,17 +43,13 @@ class Topology:
         mixing.check_contraction(self.lam)
 
     @classmethod
-    def from_graph(
-        cls, graph: nx.Graph, weights: Spec | npt.ArrayLike = "laplacian", name: str | None = None
-    ) -> Topology:
+    def from_graph(cls, graph: nx.Graph, weights: Spec | npt.ArrayLike = "laplacian", name: str | None = None) -> Self:
         """Any undirected networkx graph; workers are its nodes in natural order ("a2" before "a10").
 
         Weights are a name, a table with a kind, or W itself with its rows in that order.
         """
         if not isinstance(graph, nx.Graph):
-            raise TopologyError(
-                f"expected a networkx.Graph, got {type(graph).__name__}; build one with nx.Graph(edges)"
-            )
+            raise TopologyError(f"expected a networkx.Graph, got {type(graph).__name__}; build it with nx.Graph(edges)")
         if graph.is_directed():
             raise TopologyError("the graph is directed but links go both ways; pass graph.to_undirected()")
         workers = nx.freeze(numbered(graph))
@@ -102,11 +96,14 @@ class Topology:
 
     def neighbours(self, i: int, t: int = 0) -> list[int]:
         """The workers that worker i reads in round t: all j ≠ i with Wᵢⱼ ≠ 0."""
-        return _others(self.W(t), i)
+        return sorted(self.row(i, t).keys() - {i})
 
     def readers(self, i: int, t: int = 0) -> list[int]:
         """The workers that read worker i in round t: all j ≠ i with Wⱼᵢ ≠ 0; its neighbours where W is symmetric."""
-        return _others(self.W(t) if self.weight_sequence.symmetric else csr_array(self.W(t).T), i)
+        if self.weight_sequence.symmetric:
+            return self.neighbours(i, t)
+        column = self.W(t)[:, [i]].toarray()[:, 0]
+        return [j for j in np.flatnonzero(column).tolist() if j != i]
 
     def row(self, i: int, t: int = 0) -> dict[int, float]:
         """Row i of W(t), zeros left out."""
@@ -114,19 +111,7 @@ class Topology:
         part = slice(W.indptr[i], W.indptr[i + 1])
         return {j: w for j, w in zip(W.indices[part].tolist(), W.data[part].tolist(), strict=True) if w != 0}
 
-    def average(self, t: int = 0) -> None:
-        """W(t) is no exact average."""
-
-    @property
-    def freezes(self) -> bool:
-        """All workers compute."""
-        return False
-
-    def active(self, t: int = 0) -> None:
-        """All workers compute."""
-
     def sends(self, i: int, t: int = 0) -> int:
-        """How many messages worker i sends in an exchange of round t."""
         return len(self.readers(i, t))
 
     def messages(self, t: int = 0) -> int:
@@ -137,6 +122,7 @@ class Topology:
     def describe(self) -> dict[str, str | int | float | None]:
         """The numbers of a report by name; the diameter is `None` where it would take long."""
         degrees = [degree for _, degree in self.graph.degree]
+        quick = self.m * self.graph.number_of_edges() <= EXACT_DIAMETER
         return {
             "name": self.name,
             "workers": self.m,
@@ -144,7 +130,7 @@ class Topology:
             "degree_min": min(degrees),
             "degree_mean": sum(degrees) / self.m,
             "degree_max": max(degrees),
-            "diameter": _diameter(self.graph),
+            "diameter": int(shortest_path(mixing.adjacency(self.graph), unweighted=True).max()) if quick else None,
             "lambda": self.lam,
             "spectral_gap": self.gap,
             "weights": self.weights,
@@ -192,26 +178,20 @@ def matrix(graph: nx.Graph, path: str | None = None, values: Any = None) -> csr_
     if (path is None) == (values is None):
         raise ConfigError("weights 'matrix' needs either a path to a .npy, .csv or .txt file, or values as an array")
     try:
-        W = csr_array(values if path is None else _read_matrix(existing(path, "weights 'matrix'")), dtype=np.float64)
+        if path is not None:
+            file = existing(path, "weights 'matrix'")
+            delimiter = "," if file.suffix == ".csv" else None
+            numpy = file.suffix == ".npy"
+            values = np.load(file, allow_pickle=False) if numpy else np.loadtxt(file, delimiter=delimiter, ndmin=2)
+        W = csr_array(values, dtype=np.float64)
     except (ValueError, TypeError, EOFError, OSError) as error:
         raise TopologyError(f"weights 'matrix': {path or 'values'} is not a table of numbers ({error})") from None
     W.eliminate_zeros()
     return W
 
 
-def _read_matrix(file: Path) -> npt.NDArray[np.float64]:
-    if file.suffix == ".npy":
-        return np.asarray(np.load(file, allow_pickle=False))
-    return np.loadtxt(file, delimiter="," if file.suffix == ".csv" else None, ndmin=2)
-
-
 def _always(W: csr_array, t: int) -> csr_array:
     return W
-
-
-def _others(W: csr_array, i: int) -> list[int]:
-    row = slice(W.indptr[i], W.indptr[i + 1])
-    return sorted(int(j) for j, weight in zip(W.indices[row], W.data[row], strict=True) if j != i and weight != 0)
 
 
 def _check_connected(graph: nx.Graph) -> None:
@@ -224,9 +204,3 @@ def _check_connected(graph: nx.Graph) -> None:
             f"the graph falls into {len(sizes)} components of {some} workers, which can never agree; add "
             f"links between them, or keep one: graph.subgraph(max(nx.connected_components(graph), key=len))"
         )
-
-
-def _diameter(graph: nx.Graph) -> int | None:
-    if len(graph) * graph.number_of_edges() > EXACT_DIAMETER:
-        return None
-    return int(shortest_path(mixing.adjacency(graph), unweighted=True).max())

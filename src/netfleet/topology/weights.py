@@ -13,8 +13,6 @@
 The user's own W from a file (`kind = "matrix"`) is registered in `topology.py`, since nothing here does I/O.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import reduce
 
@@ -33,18 +31,15 @@ TOLERANCE = 1e-10  # on sums and symmetry: far above rounding, far below any wei
 DENSE = 500  # up to this many workers LAPACK is quicker than Lanczos
 
 
-# ---- weights ----
-
-
 @WEIGHTS.register("laplacian")
 def laplacian(graph: nx.Graph, factor: float = 2 / 3) -> csr_array:
     """The paper's W = I − (2/3) L / λmax(L); its eigenvalues lie in [1 − factor, 1]."""
     if not 0 < factor < 2:
         raise ConfigError(f"weights 'laplacian': factor must lie in (0, 2) so that λ < 1, got {factor}; use 2/3")
     A = adjacency(graph)
-    if A.nnz == 0:
-        return _with_self_weights(A)
-    return _with_self_weights(A * (factor / largest_eigenvalue(csr_array(diags_array(A.sum(axis=1)) - A))))
+    L, m = csr_array(diags_array(A.sum(axis=1)) - A), len(graph)
+    largest = np.linalg.eigvalsh(L.toarray())[-1] if m <= DENSE else spectral_radius(lambda v: L @ v, m)
+    return _with_self_weights(A * (factor / float(largest)) if A.nnz else A)
 
 
 @WEIGHTS.register("metropolis")
@@ -95,9 +90,6 @@ def _with_self_weights(off: csr_array) -> csr_array:
     W = csr_array(off + diags_array(1 - off.sum(axis=1)))
     W.eliminate_zeros()
     return W
-
-
-# ---- the properties of Section 3.2 ----
 
 
 def check_stochastic(W: csr_array, m: int) -> None:
@@ -168,22 +160,12 @@ def _first(W: csr_array, where: npt.NDArray[np.bool_]) -> tuple[int, int, float]
     return int(np.searchsorted(W.indptr, k, side="right")) - 1, int(W.indices[k]), float(W.data[k])
 
 
-# ---- λ ----
-
-
 def second_eigenvalue(W: csr_array) -> float:
     """λ = max(|λ₂|, |λₘ|) of a symmetric, doubly stochastic W; 0 for a single worker."""
     m = W.shape[0]
     if m <= DENSE:
         return _above_rounding(np.abs(np.linalg.eigvalsh(W.toarray() - 1 / m)).max(), m)
     return _above_rounding(spectral_radius(lambda v: W @ v - v.mean(), m), m)
-
-
-def largest_eigenvalue(L: csr_array) -> float:
-    """λmax of a Laplacian, whose eigenvalues are 0 and above."""
-    if L.shape[0] <= DENSE:
-        return float(np.linalg.eigvalsh(L.toarray())[-1])
-    return spectral_radius(lambda v: L @ v, L.shape[0])
 
 
 def contraction(Ws: Sequence[csr_array]) -> float:

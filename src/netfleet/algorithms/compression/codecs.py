@@ -4,8 +4,6 @@ What a codec draws at random comes from a key of 64 bits per row, so that a repl
 need not be exact: the wrapper makes up for its errors.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,12 +63,11 @@ class Codec(ABC):
 
     def __call__(self, v: Tensor, keys: randomness.U64) -> Packed:
         """Pack the rows of v."""
-        d, dtype, device = v.shape[-1], v.dtype, v.device
+        d, dtype, device, wire = v.shape[-1], v.dtype, v.device, self.encode(v, keys)
 
         def decode(wire: Tensor) -> Tensor:
             return self.decode(wire, d, dtype).to(device)
 
-        wire = self.encode(v, keys)
         return Packed(wire, decode(wire), decode)
 
 
@@ -132,23 +129,18 @@ class Quantize(Codec):
         v = v.cpu().float()
         scale = _blocks(v, self.block).abs().amax(dim=2)  # [rows, blocks]
         steps = v.div(self._spread(scale, v.shape[1])).nan_to_num_(0.0).mul_(self.levels)
-        codes = (
-            steps.add_(_noise(keys, v.shape[1]))
-            .floor_()
-            .clamp_(-self.levels, self.levels)
-            .add_(self.levels)
-            .to(torch.uint8)
-        )
-        return torch.cat([_bytes(scale), self._squeeze(codes)], dim=1)
+        rounded = steps.add_(_noise(keys, v.shape[1])).floor_().clamp_(-self.levels, self.levels)
+        return torch.cat([_bytes(scale), self._squeeze(rounded.add_(self.levels).to(torch.uint8))], dim=1)
 
     def decode(self, wire: Tensor, d: int, dtype: torch.dtype) -> Tensor:
         wire = wire.cpu()
         split = 4 * -(-d // self.block)
-        steps = self._stretch(wire[:, split:])[:, :d].to(dtype).sub_(self.levels).div_(self.levels)
+        codes = wire[:, split:]
+        codes = codes if self.bits == 8 else torch.stack([codes & 15, codes >> 4], dim=2).flatten(1)
+        steps = codes[:, :d].to(dtype).sub_(self.levels).div_(self.levels)
         return steps.mul_(self._spread(_numbers(wire[:, :split], torch.float32), d).to(dtype))
 
     def _spread(self, scale: Tensor, d: int) -> Tensor:
-        """The scale of each of d entries."""
         return scale.repeat_interleave(self.block, dim=1)[:, :d]
 
     def _squeeze(self, codes: Tensor) -> Tensor:
@@ -157,9 +149,6 @@ class Quantize(Codec):
             return codes
         pairs = _blocks(codes, 2)
         return pairs[:, :, 0] | pairs[:, :, 1] << 4
-
-    def _stretch(self, codes: Tensor) -> Tensor:
-        return codes if self.bits == 8 else torch.stack([codes & 15, codes >> 4], dim=2).flatten(1)
 
 
 def _noise(keys: randomness.U64, d: int) -> Tensor:
@@ -173,10 +162,15 @@ def _blocks(v: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(v, (0, -v.shape[1] % size)).view(len(v), -1, size)
 
 
+@dataclass(frozen=True)
 class _Sparse(Codec):
     """Some of the entries, the rest taken as 0."""
 
-    share: float
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"share, of the entries that are sent, must lie in (0, 1], got {self.share!r}")
 
     @property
     def sparse(self) -> bool:  # type: ignore[override]
@@ -187,20 +181,10 @@ class _Sparse(Codec):
         """How many entries of d are sent."""
         return max(1, round(self.share * d))
 
-    def _check(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ConfigError(f"share, of the entries that are sent, must lie in (0, 1], got {self.share!r}")
-
 
 @CODECS.register("top-k")
-@dataclass(frozen=True)
 class TopK(_Sparse):
     """The largest entries, with their places: 8 bytes for each in float32."""
-
-    share: float = 0.01
-
-    def __post_init__(self) -> None:
-        self._check()
 
     @property
     def gamma(self) -> float:  # type: ignore[override]
@@ -218,14 +202,8 @@ class TopK(_Sparse):
 
 
 @CODECS.register("random-k")
-@dataclass(frozen=True)
 class RandomK(_Sparse):
     """Entries drawn at random; their places follow from a key of 8 bytes that is sent with them."""
-
-    share: float = 0.01
-
-    def __post_init__(self) -> None:
-        self._check()
 
     @property
     def gamma(self) -> float:  # type: ignore[override]

@@ -21,8 +21,6 @@ it, so old values feed back. Where steep objectives do not damp that, it grows; 
 a smaller share.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -83,7 +81,7 @@ class Compressed(Algorithm):
         for name, value in own.items():
             object.__setattr__(self, name, value)
 
-    def __reduce__(self) -> tuple[Callable[[], Compressed], tuple[()]]:
+    def __reduce__(self) -> tuple[Callable[[], "Compressed"], tuple[()]]:
         """Pickled as what it is made of: its State is a class of its own, which no module has."""
         given = {name: getattr(self, name) for name in ("method", "codec", "gamma", "memory")}
         return functools.partial(Compressed, **given), ()
@@ -105,7 +103,7 @@ class Compressed(Algorithm):
         channel = _Channel(self, f, mix, t, *(s[fields:] if self.memory and t > 0 else (nothing, nothing)))
         return self._outer(self.method.round(f, channel, t, self.method.State._make(s[:fields])), channel)
 
-    def _outer(self, inner: AnyState, channel: _Channel) -> AnyState:
+    def _outer(self, inner: AnyState, channel: "_Channel") -> AnyState:
         return cast(AnyState, self.State._make([*inner, *(channel.memory() if self.memory else ())]))
 
 

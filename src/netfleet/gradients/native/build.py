@@ -4,8 +4,6 @@ There is nothing to install and nothing to configure. Without a compiler netflee
 warns.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import hashlib
@@ -46,9 +44,14 @@ def library(dtype: str = "float32") -> ctypes.CDLL | None:
             if sys.stderr.isatty():
                 print("netfleet: compiling the native library, once on this machine …", file=sys.stderr)
             compile_to(path, compiler, _SCALARS[dtype])
-        return _declared(ctypes.CDLL(str(path)))
+        found = ctypes.CDLL(str(path))
+        found.scratch.restype, found.scratch.argtypes = ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64]
+        found.run.restype, found.run.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
+        return found
     except (OSError, subprocess.SubprocessError) as error:
-        _warn(f"{SOURCE.name} could not be compiled and loaded: {_reason(error)}")
+        lines = str(error).splitlines() or [""]
+        reason = next((line for line in lines if "error" in line.lower()), lines[0])
+        _warn(f"{SOURCE.name} could not be compiled and loaded: {reason}")
         return None
 
 
@@ -89,16 +92,5 @@ def _processor() -> str:
     return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
 
 
-def _declared(found: ctypes.CDLL) -> ctypes.CDLL:
-    found.scratch.restype, found.scratch.argtypes = ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64]
-    found.run.restype, found.run.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
-    return found
-
-
 def _warn(reason: str) -> None:
     warnings.warn(f"gradients are computed by PyTorch, which is slower: {reason}", NativeWarning, stacklevel=3)
-
-
-def _reason(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if "error" in line.lower()] or str(error).splitlines() or [""]
-    return lines[0]

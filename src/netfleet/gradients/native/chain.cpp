@@ -14,13 +14,10 @@
 #include <cstring>
 #include <type_traits>
 
-#ifndef SCALAR  // float or double: one library each, since compiling takes seconds
-#define SCALAR float
-#endif
-
 namespace {
 
 using i64 = int64_t;
+using T = SCALAR;  // float or double: one library each, since compiling takes seconds
 constexpr i64 BLOCK = 32;  // samples that are worked on together: bounds the scratch memory
 constexpr uint8_t DEAD = 255;  // the place in a window that ReLU switched off
 
@@ -34,59 +31,45 @@ constexpr int BYTES = 16, REGISTERS = 32;
 constexpr int BYTES = 16, REGISTERS = 16;
 #endif
 
+#define APART __attribute__((noinline))  // inlined into one large function, they would be a fifth slower
 constexpr int TILE = 4;  // rows of a tile of 3 columns whose sums and factors fit the registers
 
-template <typename T>
-struct Simd {
-    static constexpr int N = BYTES / sizeof(T);
-    typedef T Vec __attribute__((vector_size(BYTES)));
-};
-template <typename T>
-using Vec = typename Simd<T>::Vec;
-template <typename T>
-using Mask = decltype(Vec<T>{} < Vec<T>{});
-template <typename T>
-constexpr int N = Simd<T>::N;
-template <typename T>
-using Whole = std::decay_t<decltype(Mask<T>{}[0])>;  // the integers of a mask
+constexpr int N = BYTES / sizeof(T);
+typedef T Vec __attribute__((vector_size(BYTES)));
+using Mask = decltype(Vec{} < Vec{});
+using Whole = std::decay_t<decltype(Mask{}[0])>;  // the integers of a mask
 
-template <typename T>
-inline Vec<T> load(const T* p) {
-    Vec<T> v;
+inline Vec load(const T* p) {
+    Vec v;
     std::memcpy(&v, p, sizeof v);
     return v;
 }
 // A vector that is used several times: GCC would read it from memory for every use, and be bound by that.
-template <typename T>
-inline Vec<T> held(const T* p) {
-    Vec<T> v = load(p);
+inline Vec held(const T* p) {
+    Vec v = load(p);
 #if defined(__x86_64__)
     asm("" : "+x"(v));
 #endif
     return v;
 }
-template <typename T>
-inline void store(T* p, Vec<T> v) {
+inline void store(T* p, Vec v) {
     std::memcpy(p, &v, sizeof v);
 }
-template <typename T>
-inline Vec<T> all(T value) {
-    return value - Vec<T>{};
+inline Vec all(T value) {
+    return value - Vec{};
 }
-template <typename T>
-inline T sum(Vec<T> v) {
-    T a[N<T>];
+inline T sum(Vec v) {
+    T a[N];
     std::memcpy(a, &v, sizeof v);
-    for (int half = N<T> / 2; half > 0; half /= 2)
+    for (int half = N / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++) a[i] += a[i + half];
     return a[0];
 }
-template <typename T>
 inline T total(const T* values, i64 count) {
-    Vec<T> s = {};
+    Vec s = {};
     i64 i = 0;
-    for (; i + N<T> <= count; i += N<T>) s += load(values + i);
-    T t = sum<T>(s);
+    for (; i + N <= count; i += N) s += load(values + i);
+    T t = sum(s);
     for (; i < count; i++) t += values[i];
     return t;
 }
@@ -117,7 +100,6 @@ struct Layer {
     i64 span() const { return kernel_w * cin; }  // the contiguous part of a kernel row
 };
 
-template <typename T>
 struct Job {
     const Layer* layers;
     i64 depth;
@@ -133,72 +115,72 @@ struct Job {
     const T* weights;    // of the samples in the loss, or null for 1 / (samples of the task)
     T* gradient;         // [tasks][d], or null if only values are wanted
     T* value;            // [tasks] the weighted sum of the losses
-    i64* correct;        // [tasks] how many samples are classified right, or null
+    i64* correct;        // [tasks] how many samples are classified right
     std::atomic<i64>* next;
 };
 
 // ---------------------------------------------------------------------------------------------- convolution, forward
 
 // P pixels of an output row, V vectors of output channels: weights [kernel row][span][channels].
-template <typename T, int P, int V>
+template <int P, int V>
 inline void pixels(const Layer& l, const T* in, const T* weights, const T* bias, i64 channels, T* out) {
-    Vec<T> a[P][V];
+    Vec a[P][V];
     for (int p = 0; p < P; p++)
-        for (int v = 0; v < V; v++) a[p][v] = load(bias + v * N<T>);
+        for (int v = 0; v < V; v++) a[p][v] = load(bias + v * N);
     const i64 span = l.span(), step = l.stride * l.cin, row = l.row();
     for (i64 r = 0; r < l.kernel_h; r++, in += row) {
         for (i64 j = 0; j < span; j++, weights += channels) {
-            Vec<T> w[V];
-            for (int v = 0; v < V; v++) w[v] = held(weights + v * N<T>);
+            Vec w[V];
+            for (int v = 0; v < V; v++) w[v] = held(weights + v * N);
             for (int p = 0; p < P; p++) {
-                const Vec<T> value = all(in[p * step + j]);
+                const Vec value = all(in[p * step + j]);
                 for (int v = 0; v < V; v++) a[p][v] += value * w[v];
             }
         }
     }
     for (int p = 0; p < P; p++)
-        for (int v = 0; v < V; v++) store(out + p * channels + v * N<T>, a[p][v]);
+        for (int v = 0; v < V; v++) store(out + p * channels + v * N, a[p][v]);
 }
 
-template <typename T, int P, int V>
+template <int P, int V>
 inline void some_pixels(i64 count, const Layer& l, const T* in, const T* w, const T* bias, i64 channels, T* out) {
-    if (count == P) return pixels<T, P, V>(l, in, w, bias, channels, out);
-    if constexpr (P > 1) some_pixels<T, P - 1, V>(count, l, in, w, bias, channels, out);
+    if (count == P) return pixels<P, V>(l, in, w, bias, channels, out);
+    if constexpr (P > 1) some_pixels<P - 1, V>(count, l, in, w, bias, channels, out);
 }
 
 // One row of the output, in pieces that keep all sums in registers.
-template <typename T, int V>
+template <int V>
 void output_row(const Layer& l, const T* in, const T* weights, const T* bias, i64 count, i64 channels, T* out) {
     constexpr int P = (REGISTERS - V - 2) / V;
     for (Pieces p(count, P); p.more(); p.next())
-        some_pixels<T, P, V>(p.size(), l, in + p.from * l.stride * l.cin, weights, bias, channels, out + p.from * channels);
+        some_pixels<P, V>(p.size(), l, in + p.from * l.stride * l.cin, weights, bias, channels, out + p.from * channels);
 }
 
 // The largest of each window, with its place: `lines` are K rows of the convolution. NaN counts as largest.
-template <typename T, int K>
+template <int K>
 inline void pool_row(const T* lines, i64 columns, i64 channels, bool relu, i64 cout, T* out, uint8_t* place, i64 pool) {
     const i64 k = K ? K : pool, length = columns * k * channels;
     for (i64 x = 0; x < columns; x++) {
-        for (i64 c = 0; c < channels; c += N<T>) {
+        for (i64 c = 0; c < channels; c += N) {
             const T* window = lines + x * k * channels + c;
-            Vec<T> best = load(window);
-            Mask<T> at = {};
+            Vec best = load(window);
+            Mask at = {};
             for (i64 h = 0; h < k; h++)
                 for (i64 w = h ? 0 : 1; w < k; w++) {
-                    const Vec<T> v = load(window + h * length + w * channels);
-                    const Mask<T> better = (v > best) | (v != v);
+                    const Vec v = load(window + h * length + w * channels);
+                    const Mask better = (v > best) | (v != v);
                     best = better ? v : best;
-                    at = better ? (Mask<T>{} + Whole<T>(h * k + w)) : at;
+                    at = better ? (Mask{} + Whole(h * k + w)) : at;
                 }
             if (relu) {
-                const Mask<T> dead = best <= Vec<T>{};
-                best = dead ? Vec<T>{} : best;
+                const Mask dead = best <= Vec{};
+                best = dead ? Vec{} : best;
                 at |= dead;  // all bits set: DEAD
             }
-            typedef uint8_t Bytes __attribute__((vector_size(N<T>)));
+            typedef uint8_t Bytes __attribute__((vector_size(N)));
             const Bytes bytes = __builtin_convertvector(at, Bytes);
             std::memcpy(place + x * channels + c, &bytes, sizeof bytes);
-            if (c + N<T> <= cout)
+            if (c + N <= cout)
                 store(out + x * cout + c, best);
             else
                 std::memcpy(out + x * cout + c, &best, sizeof(T) * (cout - c));
@@ -209,7 +191,6 @@ inline void pool_row(const T* lines, i64 columns, i64 channels, bool relu, i64 c
 // ---------------------------------------------------------------------------------------------- convolution, backward
 
 // The pixels of one output channel that have a gradient.
-template <typename T>
 struct Hits {
     i64 count;
     const T* value;
@@ -217,76 +198,75 @@ struct Hits {
 };
 
 // dW += Σ over hits of value × patch, R kernel rows by V vectors at a time.
-template <typename T, int R, int V>
-inline void weight_tile(const Hits<T> hits, const T* in, i64 row, T* out, i64 stride) {
+template <int R, int V>
+inline void weight_tile(const Hits hits, const T* in, i64 row, T* out, i64 stride) {
     constexpr int LANES = R * V <= 4 ? 2 : 1;  // independent sums, where there are too few to hide the latency
-    Vec<T> a[LANES][R][V];
+    Vec a[LANES][R][V];
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) {
-            a[0][r][v] = load(out + r * stride + v * N<T>);
-            for (int n = 1; n < LANES; n++) a[n][r][v] = Vec<T>{};
+            a[0][r][v] = load(out + r * stride + v * N);
+            for (int n = 1; n < LANES; n++) a[n][r][v] = Vec{};
         }
     i64 i = 0;
     for (; i + LANES <= hits.count; i += LANES)
         for (int n = 0; n < LANES; n++) {
             const T* patch = in + hits.at[i + n];
-            const Vec<T> g = all(hits.value[i + n]);
+            const Vec g = all(hits.value[i + n]);
             for (int r = 0; r < R; r++)
-                for (int v = 0; v < V; v++) a[n][r][v] += g * load(patch + r * row + v * N<T>);
+                for (int v = 0; v < V; v++) a[n][r][v] += g * load(patch + r * row + v * N);
         }
     if (i < hits.count)
         for (int r = 0; r < R; r++)
-            for (int v = 0; v < V; v++) a[0][r][v] += all(hits.value[i]) * load(in + hits.at[i] + r * row + v * N<T>);
+            for (int v = 0; v < V; v++) a[0][r][v] += all(hits.value[i]) * load(in + hits.at[i] + r * row + v * N);
     for (int r = 0; r < R; r++)
         for (int v = 0; v < V; v++) {
             for (int n = 1; n < LANES; n++) a[0][r][v] += a[n][r][v];
-            store(out + r * stride + v * N<T>, a[0][r][v]);
+            store(out + r * stride + v * N, a[0][r][v]);
         }
 }
 
 // The input's gradient += value × kernel at every hit's patch.
-template <typename T, int R, int V>
-inline void input_tile(const Hits<T> hits, T* out, i64 row, const T* weights, i64 stride) {
-    Vec<T> w[R][V];
+template <int R, int V>
+inline void input_tile(const Hits hits, T* out, i64 row, const T* weights, i64 stride) {
+    Vec w[R][V];
     for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) w[r][v] = load(weights + r * stride + v * N<T>);
+        for (int v = 0; v < V; v++) w[r][v] = load(weights + r * stride + v * N);
     for (i64 i = 0; i < hits.count; i++) {
         T* patch = out + hits.at[i];
-        const Vec<T> g = all(hits.value[i]);
+        const Vec g = all(hits.value[i]);
         for (int r = 0; r < R; r++)
             for (int v = 0; v < V; v++)
-                store(patch + r * row + v * N<T>, load(patch + r * row + v * N<T>) + g * w[r][v]);
+                store(patch + r * row + v * N, load(patch + r * row + v * N) + g * w[r][v]);
     }
 }
 
-template <typename T, int R, int V>
-inline void tile(const Hits<T>& hits, const T* in, T* dweights, T* din, const T* weights, i64 row, i64 stride) {
-    weight_tile<T, R, V>(hits, in, row, dweights, stride);
-    if (din) input_tile<T, R, V>(hits, din, row, weights, stride);
+template <int R, int V>
+inline void tile(const Hits& hits, const T* in, T* dweights, T* din, const T* weights, i64 row, i64 stride) {
+    weight_tile<R, V>(hits, in, row, dweights, stride);
+    if (din) input_tile<R, V>(hits, din, row, weights, stride);
 }
 
 // All tiles of one output channel's kernel [rows][stride], stride = the span rounded up to whole vectors.
-template <typename T>
-void channel(const Layer& l, const Hits<T>& hits, const T* in, T* dweights, T* din, const T* weights, i64 stride) {
+void channel(const Layer& l, const Hits& hits, const T* in, T* dweights, T* din, const T* weights, i64 stride) {
     const i64 row = l.row();
     for (i64 r = 0; r < l.kernel_h;) {
         const i64 R = least(3, l.kernel_h - r);
         for (i64 j = 0; j < stride;) {
-            const i64 V = least(3, (stride - j) / N<T>), at = r * stride + j;
+            const i64 V = least(3, (stride - j) / N), at = r * stride + j;
             T* d = din ? din + r * row + j : nullptr;
             const T* p = in + r * row + j;
             switch (R * 4 + V) {
-                case 5: tile<T, 1, 1>(hits, p, dweights + at, d, weights + at, row, stride); break;
-                case 6: tile<T, 1, 2>(hits, p, dweights + at, d, weights + at, row, stride); break;
-                case 7: tile<T, 1, 3>(hits, p, dweights + at, d, weights + at, row, stride); break;
-                case 9: tile<T, 2, 1>(hits, p, dweights + at, d, weights + at, row, stride); break;
-                case 10: tile<T, 2, 2>(hits, p, dweights + at, d, weights + at, row, stride); break;
-                case 11: tile<T, 2, 3>(hits, p, dweights + at, d, weights + at, row, stride); break;
-                case 13: tile<T, 3, 1>(hits, p, dweights + at, d, weights + at, row, stride); break;
-                case 14: tile<T, 3, 2>(hits, p, dweights + at, d, weights + at, row, stride); break;
-                case 15: tile<T, 3, 3>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 5: tile<1, 1>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 6: tile<1, 2>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 7: tile<1, 3>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 9: tile<2, 1>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 10: tile<2, 2>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 11: tile<2, 3>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 13: tile<3, 1>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 14: tile<3, 2>(hits, p, dweights + at, d, weights + at, row, stride); break;
+                case 15: tile<3, 3>(hits, p, dweights + at, d, weights + at, row, stride); break;
             }
-            j += V * N<T>;
+            j += V * N;
         }
         r += R;
     }
@@ -295,13 +275,11 @@ void channel(const Layer& l, const Hits<T>& hits, const T* in, T* dweights, T* d
 // ------------------------------------------------------------------------------------------------------ linear layers
 
 // The rows of a matrix: at equal distances, or wherever they lie (samples in the data set).
-template <typename T>
 struct Even {
     const T* first;
     i64 apart;
     const T* operator[](i64 row) const { return first + row * apart; }
 };
-template <typename T>
 struct Anywhere {
     const T* const* at;
     const T* operator[](i64 row) const { return at[row]; }
@@ -309,41 +287,41 @@ struct Anywhere {
 };
 
 // C[m][n…] (+)= Σ_k A[k·ak + m·am] · B[k][n…], a tile of M rows by V vectors.
-template <typename T, int M, int V, typename Rows>
+template <int M, int V, typename Rows>
 inline void outer_tile(i64 K, const T* A, i64 ak, i64 am, Rows B, i64 n, T* C, i64 c, bool add) {
-    Vec<T> s[M][V];
+    Vec s[M][V];
     for (int m = 0; m < M; m++)
-        for (int v = 0; v < V; v++) s[m][v] = add ? load(C + m * c + n + v * N<T>) : Vec<T>{};
+        for (int v = 0; v < V; v++) s[m][v] = add ? load(C + m * c + n + v * N) : Vec{};
     for (i64 k = 0; k < K; k++) {
         const T* row = B[k] + n;
-        Vec<T> right[V];
-        for (int v = 0; v < V; v++) right[v] = held(row + v * N<T>);
+        Vec right[V];
+        for (int v = 0; v < V; v++) right[v] = held(row + v * N);
         for (int m = 0; m < M; m++) {
-            const Vec<T> left = all(A[k * ak + m * am]);
+            const Vec left = all(A[k * ak + m * am]);
             for (int v = 0; v < V; v++) s[m][v] += left * right[v];
         }
     }
     for (int m = 0; m < M; m++)
-        for (int v = 0; v < V; v++) store(C + m * c + n + v * N<T>, s[m][v]);
+        for (int v = 0; v < V; v++) store(C + m * c + n + v * N, s[m][v]);
 }
 
-template <typename T, int M, int V, typename Rows>
+template <int M, int V, typename Rows>
 inline void outer_rows(i64 count, i64 K, const T* A, i64 ak, i64 am, Rows B, i64 n, T* C, i64 c, bool add) {
-    if (count == M) return outer_tile<T, M, V>(K, A, ak, am, B, n, C, c, add);
-    if constexpr (M > 1) outer_rows<T, M - 1, V>(count, K, A, ak, am, B, n, C, c, add);
+    if (count == M) return outer_tile<M, V>(K, A, ak, am, B, n, C, c, add);
+    if constexpr (M > 1) outer_rows<M - 1, V>(count, K, A, ak, am, B, n, C, c, add);
 }
 
-template <typename T, int V, typename Rows>
+template <int V, typename Rows>
 inline void outer_columns(i64 M, i64 K, const T* A, i64 ak, i64 am, Rows B, i64 n, T* C, i64 c, bool add) {
     for (Pieces p(M, TILE); p.more(); p.next())
-        outer_rows<T, TILE, V>(p.size(), K, A + p.from * am, ak, am, B, n, C + p.from * c, c, add);
+        outer_rows<TILE, V>(p.size(), K, A + p.from * am, ak, am, B, n, C + p.from * c, c, add);
 }
 
-template <typename T, typename Rows>
+template <typename Rows>
 void outer(i64 M, i64 columns, i64 K, const T* A, i64 ak, i64 am, Rows B, T* C, i64 c, bool add) {
     i64 n = 0;
-    for (; n + 3 * N<T> <= columns; n += 3 * N<T>) outer_columns<T, 3>(M, K, A, ak, am, B, n, C, c, add);
-    for (; n + N<T> <= columns; n += N<T>) outer_columns<T, 1>(M, K, A, ak, am, B, n, C, c, add);
+    for (; n + 3 * N <= columns; n += 3 * N) outer_columns<3>(M, K, A, ak, am, B, n, C, c, add);
+    for (; n + N <= columns; n += N) outer_columns<1>(M, K, A, ak, am, B, n, C, c, add);
     for (i64 m = 0; m < M && n < columns; m++)
         for (i64 j = n; j < columns; j++) {
             T s = add ? C[m * c + j] : T(0);
@@ -353,47 +331,46 @@ void outer(i64 M, i64 columns, i64 K, const T* A, i64 ak, i64 am, Rows B, T* C, 
 }
 
 // C[m][n] = bias[n] + Σ_k A[m][k] · B[n][k], a tile of R by S sums.
-template <typename T, int R, int S>
-inline void inner_tile(i64 K, Anywhere<T> A, const T* B, i64 b, const T* bias, T* C, i64 c) {
-    Vec<T> s[R][S] = {};
+template <int R, int S>
+inline void inner_tile(i64 K, Anywhere A, const T* B, i64 b, const T* bias, T* C, i64 c) {
+    Vec s[R][S] = {};
     const T* a[R];
     for (int i = 0; i < R; i++) a[i] = A[i];
     i64 k = 0;
-    for (; k + N<T> <= K; k += N<T>) {
-        Vec<T> right[S];
+    for (; k + N <= K; k += N) {
+        Vec right[S];
         for (int j = 0; j < S; j++) right[j] = held(B + j * b + k);
         for (int i = 0; i < R; i++) {
-            const Vec<T> left = load(a[i] + k);
+            const Vec left = load(a[i] + k);
             for (int j = 0; j < S; j++) s[i][j] += left * right[j];
         }
     }
     for (int i = 0; i < R; i++)
         for (int j = 0; j < S; j++) {
-            T total = sum<T>(s[i][j]);
+            T total = sum(s[i][j]);
             for (i64 rest = k; rest < K; rest++) total += a[i][rest] * B[j * b + rest];
             C[i * c + j] = total + (bias ? bias[j] : T(0));
         }
 }
 
-template <typename T, int R, int S>
-inline void inner_rows(i64 count, i64 K, Anywhere<T> A, const T* B, i64 b, const T* bias, T* C, i64 c) {
-    if (count == R) return inner_tile<T, R, S>(K, A, B, b, bias, C, c);
-    if constexpr (R > 1) inner_rows<T, R - 1, S>(count, K, A, B, b, bias, C, c);
+template <int R, int S>
+inline void inner_rows(i64 count, i64 K, Anywhere A, const T* B, i64 b, const T* bias, T* C, i64 c) {
+    if (count == R) return inner_tile<R, S>(K, A, B, b, bias, C, c);
+    if constexpr (R > 1) inner_rows<R - 1, S>(count, K, A, B, b, bias, C, c);
 }
 
-template <typename T, int S>
-inline void inner_columns(i64 count, i64 M, i64 K, Anywhere<T> A, const T* B, i64 b, const T* bias, T* C, i64 c) {
+template <int S>
+inline void inner_columns(i64 count, i64 M, i64 K, Anywhere A, const T* B, i64 b, const T* bias, T* C, i64 c) {
     if (count == S)
         for (Pieces p(M, TILE); p.more(); p.next())
-            inner_rows<T, TILE, S>(p.size(), K, A.from(p.from), B, b, bias, C + p.from * c, c);
+            inner_rows<TILE, S>(p.size(), K, A.from(p.from), B, b, bias, C + p.from * c, c);
     else if constexpr (S > 1)
-        inner_columns<T, S - 1>(count, M, K, A, B, b, bias, C, c);
+        inner_columns<S - 1>(count, M, K, A, B, b, bias, C, c);
 }
 
-template <typename T>
-void inner(i64 M, i64 columns, i64 K, Anywhere<T> A, const T* B, i64 b, const T* bias, T* C, i64 c) {
+void inner(i64 M, i64 columns, i64 K, Anywhere A, const T* B, i64 b, const T* bias, T* C, i64 c) {
     for (Pieces p(columns, 3); p.more(); p.next())
-        inner_columns<T, 3>(p.size(), M, K, A, B + p.from * b, b, bias ? bias + p.from : nullptr, C + p.from, c);
+        inner_columns<3>(p.size(), M, K, A, B + p.from * b, b, bias ? bias + p.from : nullptr, C + p.from, c);
 }
 
 // ------------------------------------------------------------------------------------------------------------ a chain
@@ -403,17 +380,16 @@ struct Arena {
     char* base;
     i64 used = 0;
 
-    template <typename T>
-    T* take(i64 count) {
+    template <typename E>
+    E* take(i64 count) {
         const i64 at = used;
-        used += up(count * static_cast<i64>(sizeof(T)) + 2 * BYTES, 64);  // room to read one vector past the end
-        return base ? reinterpret_cast<T*>(base + at) : nullptr;
+        used += up(count * static_cast<i64>(sizeof(E)) + 2 * BYTES, 64);  // room to read one vector past the end
+        return base ? reinterpret_cast<E*>(base + at) : nullptr;
     }
 };
 
 constexpr int DEPTH = 32;
 
-template <typename T>
 struct Memory {
     T* act[DEPTH + 1];     // [BLOCK][input of layer l], the last one the scores
     const T* rows[DEPTH][BLOCK];  // where each sample's input of a linear layer is
@@ -435,7 +411,7 @@ struct Memory {
             grad[n] = arena.take<T>(BLOCK * l.input());
             for (i64 b = 0; b < BLOCK; b++) rows[n][b] = act[n] + b * l.input();
             if (!l.convolves()) continue;
-            const i64 channels = up(l.cout, N<T>), kernel = l.kernel_h * up(l.span(), N<T>);
+            const i64 channels = up(l.cout, N), kernel = l.kernel_h * up(l.span(), N);
             place[n] = arena.take<uint8_t>(BLOCK * l.cells() * channels);
             forward[n] = arena.take<T>(l.kernel_h * l.span() * channels);
             bias[n] = arena.take<T>(channels);
@@ -454,13 +430,12 @@ struct Memory {
     }
 };
 
-template <typename T>
 struct Chain {
-    const Job<T>& job;
-    Memory<T> at;
+    const Job& job;
+    Memory at;
     const T* x = nullptr;
 
-    Chain(const Job<T>& job, Arena& arena) : job(job), at(job.layers, job.depth, arena) {
+    Chain(const Job& job, Arena& arena) : job(job), at(job.layers, job.depth, arena) {
         for (i64 n = 0; n < job.depth; n++)  // borders stay zero for good
             std::memset(at.act[n], 0, sizeof(T) * BLOCK * job.layers[n].input());
     }
@@ -471,7 +446,7 @@ struct Chain {
         for (i64 n = 0; n < job.depth; n++) {
             const Layer& l = job.layers[n];
             if (!l.convolves()) continue;
-            const i64 channels = up(l.cout, N<T>), stride = up(l.span(), N<T>);
+            const i64 channels = up(l.cout, N), stride = up(l.span(), N);
             std::memset(at.forward[n], 0, sizeof(T) * l.kernel_h * l.span() * channels);
             std::memset(at.bias[n], 0, sizeof(T) * channels);
             std::memset(at.backward[n], 0, sizeof(T) * l.cout * l.kernel_h * stride);
@@ -516,9 +491,9 @@ struct Chain {
         return {0, l.columns(), 1, l.cells(), l.cells() * l.cout};
     }
 
-    void convolve(i64 n, i64 b) {
+    APART void convolve(i64 n, i64 b) {
         const Layer& l = job.layers[n];
-        const i64 channels = up(l.cout, N<T>), rows = l.rows(), columns = l.columns(), length = columns * l.pool * channels;
+        const i64 channels = up(l.cout, N), rows = l.rows(), columns = l.columns(), length = columns * l.pool * channels;
         const Place to = output(n);
         const T* in = at.act[n] + b * l.input();
         T* out = at.act[n + 1] + b * to.sample;
@@ -527,14 +502,14 @@ struct Chain {
             for (i64 i = 0; i < l.pool; i++) {
                 const T* from = in + (h * l.pool + i) * l.stride * l.row();
                 i64 c = 0;
-                for (; c + 2 * N<T> <= channels; c += 2 * N<T>)
-                    output_row<T, 2>(l, from, at.forward[n] + c, at.bias[n] + c, columns * l.pool, channels, at.lines + i * length + c);
-                for (; c < channels; c += N<T>)
-                    output_row<T, 1>(l, from, at.forward[n] + c, at.bias[n] + c, columns * l.pool, channels, at.lines + i * length + c);
+                for (; c + 2 * N <= channels; c += 2 * N)
+                    output_row<2>(l, from, at.forward[n] + c, at.bias[n] + c, columns * l.pool, channels, at.lines + i * length + c);
+                for (; c < channels; c += N)
+                    output_row<1>(l, from, at.forward[n] + c, at.bias[n] + c, columns * l.pool, channels, at.lines + i * length + c);
             }
             // Before a linear layer: pool in place (a window is read before its cell is written), then transpose.
             T* pooled = to.apart == 1 ? out + to.first + h * to.row : at.lines;
-            const auto pool = l.pool == 1 ? pool_row<T, 1> : l.pool == 2 ? pool_row<T, 2> : pool_row<T, 0>;
+            const auto pool = l.pool == 1 ? pool_row<1> : l.pool == 2 ? pool_row<2> : pool_row<0>;
             pool(at.lines, columns, channels, l.relu, l.cout, pooled, place + h * columns * channels, l.pool);
             for (i64 c = 0; to.apart > 1 && c < l.cout; c++)
                 for (i64 w = 0; w < columns; w++) out[c * to.apart + h * columns + w] = pooled[w * l.cout + c];
@@ -542,9 +517,9 @@ struct Chain {
     }
 
     // From the gradient of layer n's output to those of its kernel and, but for the first layer, its input.
-    void convolve_back(i64 n, i64 b) {
+    APART void convolve_back(i64 n, i64 b) {
         const Layer& l = job.layers[n];
-        const i64 channels = up(l.cout, N<T>), stride = up(l.span(), N<T>), rows = l.rows(), columns = l.columns();
+        const i64 channels = up(l.cout, N), stride = up(l.span(), N), rows = l.rows(), columns = l.columns();
         const int32_t down = static_cast<int32_t>(l.row() * l.pool * l.stride);
         const int32_t right = static_cast<int32_t>(l.cin * l.pool * l.stride);
         const Place from = output(n);
@@ -572,7 +547,7 @@ struct Chain {
                 }
             }
             at.dbias[n][o] += total(value, count);
-            const Hits<T> hits = {count, value, patch};
+            const Hits hits = {count, value, patch};
             const i64 kernel = o * l.kernel_h * stride;
             channel(l, hits, in, at.dweights[n] + kernel, din, at.backward[n] + kernel, stride);
         }
@@ -582,7 +557,7 @@ struct Chain {
         const Layer& l = job.layers[n];
         T* out = at.act[n + 1];
         const T* bias = l.bias < 0 ? nullptr : x + l.bias;
-        inner(count, l.cout, l.cin, Anywhere<T>{at.rows[n]}, x + l.weight, l.cin, bias, out, l.cout);
+        inner(count, l.cout, l.cin, Anywhere{at.rows[n]}, x + l.weight, l.cin, bias, out, l.cout);
         for (i64 i = 0; l.relu && i < count * l.cout; i++) out[i] = out[i] <= 0 ? T(0) : out[i];
     }
 
@@ -590,13 +565,13 @@ struct Chain {
         const Layer& l = job.layers[n];
         T* dout = at.grad[n + 1];
         for (i64 i = 0; l.relu && i < count * l.cout; i++) dout[i] = at.act[n + 1][i] <= 0 ? T(0) : dout[i];
-        outer(l.cout, l.cin, count, dout, l.cout, 1, Anywhere<T>{at.rows[n]}, gradient + l.weight, l.cin, add);
+        outer(l.cout, l.cin, count, dout, l.cout, 1, Anywhere{at.rows[n]}, gradient + l.weight, l.cin, add);
         for (i64 o = 0; l.bias >= 0 && o < l.cout; o++) {
             T s = add ? gradient[l.bias + o] : T(0);
             for (i64 b = 0; b < count; b++) s += dout[b * l.cout + o];
             gradient[l.bias + o] = s;
         }
-        if (n > 0) outer(count, l.cin, l.cout, dout, 1, l.cout, Even<T>{x + l.weight, l.cin}, at.grad[n], l.cin, false);
+        if (n > 0) outer(count, l.cin, l.cout, dout, 1, l.cout, Even{x + l.weight, l.cin}, at.grad[n], l.cin, false);
     }
 
     // Softmax and cross-entropy: adds to the value and leaves the gradient of the scores.
@@ -641,7 +616,7 @@ struct Chain {
         for (i64 n = 0; n < job.depth; n++) {
             const Layer& l = job.layers[n];
             if (!l.convolves()) continue;
-            const i64 stride = up(l.span(), N<T>);
+            const i64 stride = up(l.span(), N);
             T* w = gradient + l.weight;
             for (i64 o = 0; o < l.cout; o++)
                 for (i64 c = 0; c < l.cin; c++)
@@ -667,27 +642,21 @@ struct Chain {
         }
         if (gradient) finish(gradient);
         job.value[i] = value;
-        if (job.correct) job.correct[i] = correct;
+        job.correct[i] = correct;
     }
 };
-
-template <typename T>
-i64 scratch(const Layer* layers, i64 depth) {
-    Arena counting{nullptr};
-    Memory<T> memory(layers, depth, counting);
-    return counting.used;
-}
-
-template <typename T>
-void run(const Job<T>* job, char* memory) {
-    Arena arena{memory};
-    Chain<T> chain(*job, arena);
-    for (i64 i; (i = job->next->fetch_add(1)) < job->tasks;) chain.task(i);
-}
 
 }  // namespace
 
 extern "C" {
-int64_t scratch(const Layer* layers, int64_t depth) { return scratch<SCALAR>(layers, depth); }
-void run(const Job<SCALAR>* job, char* memory) { run<SCALAR>(job, memory); }
+int64_t scratch(const Layer* layers, int64_t depth) {
+    Arena counting{nullptr};
+    Memory memory(layers, depth, counting);
+    return counting.used;
+}
+void run(const Job* job, char* memory) {
+    Arena arena{memory};
+    Chain chain(*job, arena);
+    for (i64 i; (i = job->next->fetch_add(1)) < job->tasks;) chain.task(i);
+}
 }

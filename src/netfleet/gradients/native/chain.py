@@ -1,18 +1,17 @@
 """Runs `chain.cpp`: one call of the library per thread and step, in which no thread holds the interpreter's lock."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Sequence
+from dataclasses import astuple
 
 import torch
 from torch import Tensor
 
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool
-from netfleet.gradients.native.layers import Layer, as_array
-from netfleet.gradients.paths import Sample, WeightedRows
+from netfleet.gradients.native.layers import Layer
+from netfleet.gradients.paths import PathInputs, Sample, WeightedRows
 from netfleet.gradients.samples import DeviceSamples
 
 _ALIGNMENT = 64
@@ -30,11 +29,9 @@ class Chain:
 
     name = "native"
 
-    def __init__(
-        self, library: ctypes.CDLL, layers: list[Layer], train: DeviceSamples, test: DeviceSamples, pool: ThreadPool
-    ) -> None:
-        self._train, self._test, self._pool = train, test, pool
-        self._layers, self._arena = as_array(layers), Arena()
+    def __init__(self, library: ctypes.CDLL, layers: list[Layer], inputs: PathInputs, pool: ThreadPool) -> None:
+        self._train, self._test, self._pool = inputs.train, inputs.test, pool
+        self._layers, self._arena = torch.tensor([astuple(layer) for layer in layers]), Arena()
         self._call = library.run
         size = library.scratch(self._layers.data_ptr(), len(layers))
         self._scratch = [torch.empty(size + _ALIGNMENT, dtype=torch.uint8) for _ in range(pool.threads)]
@@ -48,9 +45,8 @@ class Chain:
         return out
 
     def sums(self, x: Tensor, groups: Sequence[Sequence[WeightedRows]]) -> tuple[Tensor, Tensor]:
-        rows, weights = (
-            torch.cat(parts) for parts in zip(*(chunk for group in groups for chunk in group), strict=True)
-        )
+        chunks = (chunk for group in groups for chunk in group)
+        rows, weights = (torch.cat(parts) for parts in zip(*chunks, strict=True))
         offsets = torch.tensor([0, *(sum(len(rows) for rows, _ in group) for group in groups)]).cumsum(0)
         gradient = torch.empty(len(groups), len(x), dtype=x.dtype)
         model = torch.zeros(len(groups), dtype=torch.int64)
@@ -79,29 +75,13 @@ class Chain:
         """The loss (weighted, or the mean) and the number of right answers of every task, and the gradients."""
         x, rows, tasks, counter = x.contiguous(), rows.contiguous(), model.numel(), ctypes.c_int64(0)
         value, correct = torch.empty(tasks, dtype=x.dtype), torch.empty(tasks, dtype=torch.int64)
-        job = _Job(
-            layers=self._layers.data_ptr(),
-            depth=self._layers.shape[0],
-            tasks=tasks,
-            model=model.data_ptr(),
-            offset=offsets.data_ptr(),
-            x=x.data_ptr(),
-            d=x.shape[-1],
-            data=data.storage.data_ptr(),
-            size=data.size,
-            labels=data.labels.data_ptr(),
-            rows=rows.data_ptr(),
-            weights=0 if weights is None else weights.data_ptr(),
-            gradient=0 if gradient is None else gradient.data_ptr(),
-            value=value.data_ptr(),
-            correct=correct.data_ptr(),
-            next=ctypes.addressof(counter),
-        )
+        models = self._layers, len(self._layers), tasks, model, offsets, x, x.shape[-1]
+        samples = data.storage, data.size, data.labels, rows, weights
+        fields = *models, *samples, gradient, value, correct, ctypes.addressof(counter)
+        job = _Job(*(v.data_ptr() if isinstance(v, Tensor) else v or 0 for v in fields))
 
-        def drain(slot: int, _: int) -> None:
-            self._call(ctypes.byref(job), self._aligned[slot])
-
-        self._pool.each(drain, min(self._pool.threads, tasks))
+        threads = min(self._pool.threads, tasks)
+        self._pool.each(lambda slot, _: self._call(ctypes.byref(job), self._aligned[slot]), threads)
         return value, correct
 
 

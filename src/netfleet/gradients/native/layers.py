@@ -5,12 +5,10 @@ or without, then a flattening, then linear layers with ReLU or nothing between t
 in PyTorch.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import operator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -72,11 +70,6 @@ def recognise(model: nn.Module, inputs: tuple[int, ...]) -> list[Layer] | None:
     return training if training == evaluating else None
 
 
-def as_array(layers: list[Layer]) -> torch.Tensor:
-    """The layers as `chain.cpp` reads them."""
-    return torch.tensor([astuple(layer) for layer in layers], dtype=torch.int64)
-
-
 def _traced(model: nn.Module) -> fx.GraphModule:
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
         raise _NotAChain
@@ -127,8 +120,11 @@ class _Reader:
 
     def _read(self, node: fx.Node) -> None:
         kind, options = self._operation(node)
-        if kind in ("relu", "max_pool2d"):
-            getattr(self, f"_{kind}")(options)
+        if kind == "relu":
+            self._require(bool(self.done))
+            self.done[-1] = replace(self.done[-1], relu=1)
+        elif kind == "max_pool2d":
+            self._pool(options)
         elif kind == "flatten":
             self.shape = (math.prod(self.shape),)
         elif isinstance(kind, nn.Conv2d):
@@ -159,22 +155,13 @@ class _Reader:
             self._require((rest, node.kwargs) in (((1,), {}), ((), {"start_dim": 1})))
             return "flatten", {}
         if node.target in ("view", "reshape"):
-            self._require(self._flattens(rest))
+            size = math.prod(self.shape)
+            by_size = len(rest) == 2 and isinstance(rest[0], fx.Node) and rest[1] in (-1, size)
+            self._require(by_size or rest == (-1, size))
             return "flatten", {}
         return None, {}
 
-    def _flattens(self, shape: tuple[Any, ...]) -> bool:
-        size = math.prod(self.shape)
-        if len(shape) != 2:
-            return False
-        first, last = shape
-        return (isinstance(first, fx.Node) and last in (-1, size)) or (first == -1 and last == size)
-
-    def _relu(self, options: dict[str, Any]) -> None:
-        self._require(bool(self.done))
-        self.done[-1] = replace(self.done[-1], relu=1)
-
-    def _max_pool2d(self, options: dict[str, Any]) -> None:
+    def _pool(self, options: dict[str, Any]) -> None:
         self._require(bool(self.done) and self.done[-1].pool == 1 and len(self.shape) == 3)
         size, stride = _pair(options["kernel_size"]), _pair(options.get("stride") or options["kernel_size"])
         plain = _pair(options.get("padding", 0)) == (0, 0) and _pair(options.get("dilation", 1)) == (1, 1)
@@ -189,30 +176,24 @@ class _Reader:
         self._require(len(self.shape) == 3 and module.groups == 1 and module.dilation == (1, 1))
         self._require(module.padding_mode == "zeros" and not isinstance(module.padding, str))
         self._require(module.stride[0] == module.stride[1] and self.shape[0] == module.in_channels)
-        self._require(not self.done or module.weight.numel() <= LARGEST_MATRIX)
-        (kernel_h, kernel_w), (pad_h, pad_w) = _pair(module.kernel_size), _pair(module.padding)
-        channels, height, width = self.shape
-        stride = module.stride[0]
-        weight, bias = self._offsets(module)
-        layer = (kernel_h, kernel_w, channels, height, width, module.out_channels, stride, pad_h, pad_w)
-        self.done.append(Layer(*layer, pool=1, relu=0, weight=weight, bias=bias))
+        kernel, padding = _pair(module.kernel_size), _pair(module.padding)
+        self._add(module, *kernel, *self.shape, module.out_channels, module.stride[0], *padding)
         self.shape = (module.out_channels, self.done[-1].rows, self.done[-1].columns)
         self._require(min(self.shape) > 0)
 
     def _linear(self, module: nn.Linear) -> None:
         self._require(self.shape == (module.in_features,))
-        self._require(not self.done or module.weight.numel() <= LARGEST_MATRIX)
-        weight, bias = self._offsets(module)
-        layer = (0, 0, module.in_features, 1, 1, module.out_features, 1, 0, 0)
-        self.done.append(Layer(*layer, pool=1, relu=0, weight=weight, bias=bias))
+        self._add(module, 0, 0, module.in_features, 1, 1, module.out_features, 1, 0, 0)
         self.shape = (module.out_features,)
 
-    def _offsets(self, module: nn.Conv2d | nn.Linear) -> tuple[int, int]:
-        """Where weight and bias lie; a parameter that is used twice is not for a chain."""
+    def _add(self, module: nn.Conv2d | nn.Linear, *sizes: int) -> None:
+        """A layer of these sizes; one whose parameters are used twice is not for a chain."""
+        self._require(not self.done or module.weight.numel() <= LARGEST_MATRIX)
         self._require(id(module.weight) in self.offsets)
         weight = self.offsets.pop(id(module.weight))
         self._require(module.bias is None or id(module.bias) in self.offsets)
-        return weight, -1 if module.bias is None else self.offsets.pop(id(module.bias))
+        bias = -1 if module.bias is None else self.offsets.pop(id(module.bias))
+        self.done.append(Layer(*(*sizes, 1, 0, weight, bias)))
 
     def _require(self, condition: bool) -> None:
         if not condition:
