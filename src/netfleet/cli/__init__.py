@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="netfleet",
         usage="netfleet [-h] [--version] COMMAND …",
         description="Fully decentralized federated learning: no server, only neighbours.",
-        epilog=_overview(),
+        epilog="`netfleet COMMAND --help` shows the options of a command.\n" + "\n".join(map(_overview, GROUPS)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"netfleet {version('netfleet')}")
@@ -50,12 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _overview() -> str:
-    """The commands in groups, with a line of help each."""
-    lines = ["`netfleet COMMAND --help` shows the options of a command."]
-    for title, modules in GROUPS.items():
-        lines += ["", f"{title}:", *(f"  {_name(module):12}{module.__doc__}" for module in modules)]
-    return "\n".join(lines)
+def _overview(group: str) -> str:
+    """A group's commands, with a line of help each."""
+    return "\n".join(["", f"{group}:", *(f"  {_name(module):12}{module.__doc__}" for module in GROUPS[group])])
 
 
 def _name(module: ModuleType) -> str:

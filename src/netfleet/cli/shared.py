@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 def add_experiment(parser: argparse.ArgumentParser) -> None:
     """FILE.toml, which may be left out, and --set."""
     parser.add_argument("file", nargs="?", metavar="FILE.toml", help="the experiment (default: the embedded demo)")
-    add_set(
-        parser,
-        "change a value of the file, for example --set rounds=50 --set topology.workers=8; "
-        "--set algorithms.eta=0.1 changes all algorithms",
-    )
+    words = "change a value of the file, for example --set rounds=50 --set topology.workers=8; "
+    add_set(parser, words + "--set algorithms.eta=0.1 changes all algorithms")
 
 
 def add_set(parser: argparse.ArgumentParser, words: str) -> None:
@@ -36,9 +33,8 @@ def add_set(parser: argparse.ArgumentParser, words: str) -> None:
 def add_device(parser: argparse.ArgumentParser) -> None:
     """--device and --threads."""
     parser.add_argument("--device", help='"cpu", "cuda", "cuda:1", …')
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="number of cores (default: all; results do not depend on it)"
-    )
+    words = "number of cores (default: all; results do not depend on it)"
+    parser.add_argument("--threads", type=int, metavar="N", help=words)
 
 
 def load_local(options: argparse.Namespace, command: str) -> Experiment:
@@ -112,9 +108,8 @@ def silence_grpc() -> None:
 
 def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
     """--ca-cert, --ca-key and --days."""
-    parser.add_argument(
-        "--ca-cert", type=Path, metavar="FILE.pem", help=f"certificate of a root authority (default: {default})"
-    )
+    words = f"certificate of a root authority (default: {default})"
+    parser.add_argument("--ca-cert", type=Path, metavar="FILE.pem", help=words)
     parser.add_argument("--ca-key", type=Path, metavar="FILE.key", help="the authority's private key; never copied")
     parser.add_argument("--days", type=int, default=365, metavar="N", help="validity of certificates (%(default)s)")
 

@@ -9,12 +9,8 @@ from netfleet.cli.shared import add_experiment, interrupted, load_local, output_
 def add(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     parser.add_argument("--only", action="store_true", help="print what the theorems say and train nothing")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder for runs and theory.png, resumed if it exists (default: runs/theory-NAME-HASH)",
-    )
+    words = "folder for runs and theory.png, resumed if it exists (default: runs/theory-NAME-HASH)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=words)
 
 
 def run(options: argparse.Namespace) -> int:

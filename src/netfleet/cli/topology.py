@@ -15,25 +15,15 @@ if TYPE_CHECKING:
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "kind",
-        nargs="?",
-        default="erdos-renyi",
-        metavar="KIND|FILE.toml",
-        help='a graph ("ring", "torus", …; default: erdos-renyi) or an experiment file',
-    )
+    words = 'a graph ("ring", "torus", …; default: erdos-renyi) or an experiment file'
+    parser.add_argument("kind", nargs="?", default="erdos-renyi", metavar="KIND|FILE.toml", help=words)
     parser.add_argument("--workers", type=int, metavar="M", help="number of workers (default: 20)")
     parser.add_argument("--ranks", type=int, metavar="N", help="report how well N processes can share the workers")
     parser.add_argument("--weights", help="laplacian (default), metropolis, max-degree, uniform")
     parser.add_argument("--seed", type=int, help="seed of a random graph (default: 0, or the file's first)")
     add_set(parser, "set a parameter of the graph, for example --set p=0.3")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("topology.png"),
-        metavar="FILE.png",
-        help="file for the drawing (default: topology.png)",
-    )
+    words = "file for the drawing (default: topology.png)"
+    parser.add_argument("--out", type=Path, default=Path("topology.png"), metavar="FILE.png", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -79,8 +69,6 @@ def _topology(options: argparse.Namespace) -> Topology:
         changes += [f"topology.{k}={v}" for k in ("workers", "weights") if (v := getattr(options, k)) is not None]
         experiment = load_experiment(options.kind, changes)
         return build_topology(experiment.topology, experiment.seeds[0] if options.seed is None else options.seed)
-    params = parse_overrides(options.set)
-    workers = params.pop("workers", options.workers or (None if "path" in params else 20))
-    return make_topology(
-        {"kind": options.kind, **params}, workers=workers, weights=options.weights, seed=options.seed or 0
-    )
+    graph = {"kind": options.kind, **parse_overrides(options.set)}
+    workers = graph.pop("workers", options.workers or (None if "path" in graph else 20))
+    return make_topology(graph, workers=workers, weights=options.weights, seed=options.seed or 0)

@@ -51,9 +51,8 @@ class Evaluation:
     gradient_samples: int = 10_000
 
     def __post_init__(self) -> None:
-        _at_least("evaluation.every", self.every, 1)
-        for name in ("full_every", "test_samples", "worker_test_samples", "gradient_samples"):
-            _at_least(f"evaluation.{name}", getattr(self, name), 0)
+        for name, value in asdict(self).items():
+            _at_least(f"evaluation.{name}", value, int(name == "every"))
         if self.full_every % self.every:
             raise ConfigError(
                 f"evaluation.full_every must be a multiple of evaluation.every = {self.every}, got {self.full_every}; "
@@ -65,8 +64,7 @@ class Evaluation:
         return self.full_every == 0 or t % self.full_every == 0 or t == rounds
 
 
-#: Engine kinds of earlier versions.
-_RENAMED = {"peers": "threads"}
+_RENAMED = {"peers": "threads"}  # engine kinds of earlier versions
 
 
 @dataclass(frozen=True)
@@ -123,12 +121,8 @@ class Experiment:
 
     def runs(self) -> list[RunConfig]:
         """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
-        labels = self._labels()
-        runs = [
-            RunConfig(label, seed, self._resolved(algorithm) | {"seed": seed})
-            for seed in self.seeds
-            for label, algorithm in zip(labels, self.algorithms, strict=True)
-        ]
+        pairs = list(zip(self._labels(), self.algorithms, strict=True))
+        runs = [RunConfig(label, s, self._resolved(table) | {"seed": s}) for s in self.seeds for label, table in pairs]
         owner: dict[str, str] = {}
         for run in runs:
             if owner.setdefault(run.folder, run.label) != run.label:
@@ -143,15 +137,13 @@ class Experiment:
 
         labels: list[str] = []
         for table in self.algorithms:
-            title = getattr(ALGORITHMS[table["kind"]], "title", None)
+            title = getattr(ALGORITHMS[table["kind"]], "title", None) or table["kind"]
             short = f", {table['compress']['kind']}" if "compress" in table else ""
-            labels.append(str(table.get("label") or f"{title or table['kind']}{short}"))
+            labels.append(str(table.get("label") or f"{title}{short}"))
         for label in labels:
             if labels.count(label) > 1:
-                raise ConfigError(
-                    f"two algorithms are called {label!r}; give each a label of its own, for example "
-                    f'label = "{label}, K = 5"'
-                )
+                advice = f'give each a label of its own, for example label = "{label}, K = 5"'
+                raise ConfigError(f"two algorithms are called {label!r}; {advice}")
         return labels
 
     def _resolved(self, algorithm: Table) -> Table:
@@ -166,8 +158,7 @@ class Experiment:
 
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""
-        table = asdict(self)
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @property
     def hash(self) -> str:
@@ -187,7 +178,7 @@ def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 
 def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Table:
     """An experiment file with its overrides as a table, not yet checked."""
-    return parse_overrides(overrides, _parse(_read(path), "the demo" if path is None else str(path)))
+    return parse_overrides(overrides, read_toml(path))
 
 
 def experiment(table: Mapping[str, Any]) -> Experiment:
@@ -236,9 +227,8 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     hints = parameters(cls)
     for key, value in table.items():
         if key not in hints:
-            raise ConfigError(
-                f"unknown key {key!r} in {where}{suggestion(key, hints)}; known: {', '.join(sorted(hints))}"
-            )
+            known = f"{suggestion(key, hints)}; known: {', '.join(sorted(hints))}"
+            raise ConfigError(f"unknown key {key!r} in {where}{known}")
         check_type(value, hints[key].annotation, f"{key} in {where}")
     missing = [key for key, p in hints.items() if p.default is p.empty and key not in table]
     if missing:
@@ -259,12 +249,7 @@ def _resolve_problem(table: Table) -> Table:
     from netfleet.problems import LOSSES, PROBLEMS
     from netfleet.problems.models import MODELS
 
-    nested: dict[str, Registry[Any]] = {
-        "data": SOURCES,
-        "partition": PARTITIONS,
-        "model": MODELS,
-        "loss": LOSSES,
-    }
+    nested: dict[str, Registry[Any]] = {"data": SOURCES, "partition": PARTITIONS, "model": MODELS, "loss": LOSSES}
     resolved = PROBLEMS.resolve(table, dict.fromkeys(GIVEN))
     for key, registry in nested.items():
         if key in resolved:
@@ -291,53 +276,40 @@ def _table(parent: Mapping[str, Any], key: str) -> Table:
     return dict(value)
 
 
-def _read(path: str | Path | None) -> str:
-    if path is None:
-        return (resources.files("netfleet.runs") / "demo.toml").read_text(encoding="utf-8")
+def read_toml(path: str | Path | None) -> Table:
+    """The table of a TOML file; None: of the embedded demo."""
+    file = resources.files("netfleet.runs") / "demo.toml" if path is None else Path(path)
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {str(path)!r}: {error}") from None
 
 
-def read_toml(path: Path) -> Table:
-    """The table of a TOML file."""
-    return _parse(_read(path), str(path))
-
-
-def _parse(text: str, where: str) -> Table:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where} is not valid TOML: {error}") from None
-
-
 def parse_overrides(overrides: Sequence[str], table: Table | None = None) -> Table:
-    """`key=value` texts in a table (a new one unless given), values as TOML would read them."""
+    """`key=value` texts in a table (a new one unless given), values as TOML would read them.
+
+    In `a.b.c=value` a list of tables on the way means each, unless its number or kind follows.
+    """
     table = {} if table is None else table
     for override in overrides:
-        _apply(table, override)
+        path, equals, text = override.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"--set takes key=value, got {override!r}; for example --set rounds=50")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()  # a bare word is a text
+        *parents, last = path.strip().split(".")
+        targets: list[Any] = [table]
+        for name in parents:
+            targets = [inner for target in targets for inner in _inside(target, name, override)]
+        for each in [inner for target in targets for inner in (target if isinstance(target, list) else [target])]:
+            if not isinstance(each, dict):
+                raise ConfigError(f"--set {override}: {'.'.join(parents)} is not a table")
+            each[last] = value
     return table
-
-
-def _apply(table: Table, override: str) -> None:
-    """Set `a.b.c=value` in the table; a list of tables on the way means each, unless its number or kind follows."""
-    path, equals, text = override.partition("=")
-    if not equals or not path.strip():
-        raise ConfigError(f"--set takes key=value, got {override!r}; for example --set rounds=50")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()  # a bare word is a text
-    *parents, last = path.strip().split(".")
-    targets: list[Any] = [table]
-    for name in parents:
-        targets = [inner for target in targets for inner in _inside(target, name, override)]
-    tables = [table for target in targets for table in (target if isinstance(target, list) else [target])]
-    if not all(isinstance(table, dict) for table in tables):
-        raise ConfigError(f"--set {override}: {'.'.join(parents)} is not a table")
-    for each in tables:
-        each[last] = value
 
 
 def _inside(target: Any, name: str, override: str) -> list[Any]:

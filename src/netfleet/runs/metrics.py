@@ -10,6 +10,8 @@ from torch import Tensor
 
 from netfleet.algorithms.base import State
 from netfleet.engines.collective import Collective, SingleHost
+from netfleet.engines.host import Host
+from netfleet.engines.job import Snapshot
 from netfleet.problems.base import Problem
 from netfleet.runs.config import Evaluation
 from netfleet.runs.history import Record
@@ -32,8 +34,7 @@ def tracking_error(state: State, collective: Collective = _WHOLE) -> Tensor | No
     if pair is None:
         return None
     blocks = zip(*(torch.split(vector, _BLOCK, dim=1) for vector in pair), strict=True)
-    total = torch.cat([collective.total(_difference(*block)) for block in blocks])
-    return total.norm()  # type: ignore[no-any-return]
+    return torch.cat([collective.total(_difference(*block)) for block in blocks]).norm()  # type: ignore[no-any-return]
 
 
 def conserved_gap(state: State) -> Tensor | None:
@@ -55,21 +56,14 @@ def _difference(first: Tensor, second: Tensor | None = None) -> Tensor:
     return gap if second is None else gap - second.cpu().double()
 
 
-def measure(
-    problem: Problem,
-    state: State,
-    buffers: Tensor | None,
-    collective: Collective,
-    evaluation: Evaluation,
-    *,
-    full: bool = True,
-) -> Record:
-    """The metrics of one moment, from the state of the problem's workers.
+def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: bool = True) -> Record:
+    """The metrics of one moment, from the state of the host's workers.
 
     Unless `full`, without the expensive ones: the scores of the workers' own models, and f and ∇f. Only the host that
     keeps the record has the scores of x̄.
     """
-    x, m = state.x, collective.count(problem.m)
+    problem, collective, x, buffers = host.problem, host.collective, snapshot.state.x, snapshot.buffers
+    m = collective.count(problem.m)
     mean = collective.total(x) / m
     shared = None if buffers is None else (collective.total(buffers) / m)[None]
     record = _scores(problem, mean, shared, evaluation.test_samples) if collective.keeps_record else {}
@@ -80,7 +74,7 @@ def measure(
     record["consensus_error"] = None if consensus is None else consensus.item()
     if full and evaluation.gradient:
         record |= _objective(problem, mean, evaluation.gradient_samples, collective, consensus)
-    error = tracking_error(state, collective) if everyone else None
+    error = tracking_error(snapshot.state, collective) if everyone else None
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
@@ -97,19 +91,10 @@ def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: i
     scores = problem.evaluate(x, workers=problem.workers, buffers=buffers, limit=limit)
     found: Record = {}
     for name, values in (("worker_accuracy", scores.accuracy), ("worker_loss", scores.loss)):
-        found |= _spread(name, None if values is None else collective.gather(values, problem.workers))
+        every = None if values is None else collective.gather(values, problem.workers).cpu().double()
+        for part in ("mean", "min", "max"):
+            found[f"{name}_{part}"] = None if every is None else getattr(every, part)().item()
     return found
-
-
-def _spread(name: str, values: Tensor | None) -> Record:
-    if values is None:
-        return {f"{name}_{part}": None for part in ("mean", "min", "max")}
-    values = values.cpu().to(torch.float64)
-    return {
-        f"{name}_mean": values.mean().item(),
-        f"{name}_min": values.min().item(),
-        f"{name}_max": values.max().item(),
-    }
 
 
 def _objective(problem: Problem, mean: Tensor, limit: int, collective: Collective, consensus: Tensor | None) -> Record:

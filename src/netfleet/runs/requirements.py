@@ -26,7 +26,17 @@ def check_network(method: Algorithm, topology: Topology, faults: Faults | None) 
             "compress: differences need constant weights, but these change from round to round; add "
             "memory = false to send the vectors themselves, or use a fixed graph without failures"
         )
-    _check_eigenvalues(method, topology)
+    if method.least_eigenvalue > -1 and not topology.weight_sequence.symmetric:
+        raise ConfigError(
+            f"{method.title} needs symmetric weights, but {topology.name!r} has rounds in which a worker does not hear "
+            f"those that hear it; use another graph, or a method that tracks gradients"
+        )
+    if method.least_eigenvalue > -1 and topology.least_eigenvalue < method.least_eigenvalue - 1e-9:
+        least = topology.least_eigenvalue
+        raise ConfigError(
+            f"{method.title} diverges if W has an eigenvalue below {method.least_eigenvalue:.3g}, and the least is "
+            f"{least:.3g} here; {method.remedy(least)}"
+        )
     if method.sums_differences and varying and topology.m > 1:
         carrier = topology if faults is None else Unreliable(topology, faults)
         if overshoots(method, carrier):
@@ -36,22 +46,6 @@ def check_network(method: Algorithm, topology: Topology, faults: Faults | None) 
                 f"a method that tracks gradients (net-fleet, k-gt, …), a fixed graph with fewer failures, or led with "
                 f"beta = 0.1 / K"
             )
-
-
-def _check_eigenvalues(method: Algorithm, topology: Topology) -> None:
-    if method.least_eigenvalue <= -1:
-        return
-    if not topology.weight_sequence.symmetric:
-        raise ConfigError(
-            f"{method.title} needs symmetric weights, but {topology.name!r} has rounds in which a worker does not hear "
-            f"those that hear it; use another graph, or a method that tracks gradients"
-        )
-    least = topology.least_eigenvalue
-    if least < method.least_eigenvalue - 1e-9:
-        raise ConfigError(
-            f"{method.title} diverges if W has an eigenvalue below {method.least_eigenvalue:.3g}, and the least is "
-            f"{least:.3g} here; {method.remedy(least)}"
-        )
 
 
 def overshoots(method: Algorithm, network: Network) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import networkx as nx
 import tomli_w
+from rich.console import Console
 
 from netfleet.algorithms import Algorithm
 from netfleet.engines import Engine, make_engine
@@ -23,15 +24,7 @@ from netfleet.problems import Problem
 from netfleet.registry import Spec
 from netfleet.runs import checkpoint
 from netfleet.runs.build import Setting, Settings, build_job, build_problem, build_topology
-from netfleet.runs.config import (
-    EngineConfig,
-    Evaluation,
-    Experiment,
-    RunConfig,
-    config_hash,
-    make,
-    make_engine_config,
-)
+from netfleet.runs.config import EngineConfig, Evaluation, Experiment, RunConfig, config_hash, make, make_engine_config
 from netfleet.runs.history import CONFIG_FILE, History, Record
 from netfleet.runs.progress import Display, Live, Quiet
 from netfleet.runs.recorder import RunRecorder
@@ -65,14 +58,12 @@ def run_experiment(
     if out is not None:
         engine.collective.first(lambda: _prepare(out, experiment, resume, overwrite))
         agreed(engine.collective, lambda: _check_seen(out))
-    histories = []
+    histories, make_run = [], partial(run_one, display=display or Quiet(), resume=resume, engine=engine)
     for run in runs:
         folder = None if out is None else out / run.folder
         label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
-        job = partial(jobs.__getitem__, run.folder) if run.folder in jobs else partial(build, run)
-        histories.append(
-            run_one(experiment, run, job, folder, display or Quiet(), label=label, resume=resume, engine=engine)
-        )
+        job = partial(jobs.pop, run.folder) if run.folder in jobs else partial(build, run)
+        histories.append(make_run(experiment, run, job, folder, label=label))
         jobs.pop(run.folder, None)
     return histories
 
@@ -135,11 +126,9 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
 
 def _check_seen(out: Path) -> None:
     """On a cluster every process writes into one folder."""
-    if not (out / EXPERIMENT_FILE).exists():
-        raise ConfigError(
-            f"this process does not see {out / EXPERIMENT_FILE}, which rank 0 has written; --out must be a folder that "
-            f"all machines share"
-        )
+    if not (file := out / EXPERIMENT_FILE).exists():
+        advice = "--out must be a folder that all machines share"
+        raise ConfigError(f"this process does not see {file}, which rank 0 has written; {advice}")
 
 
 def write_experiment(path: Path, experiment: Experiment) -> None:
@@ -240,24 +229,17 @@ def simulate(
     if not isinstance(engine, EngineConfig):
         engine = make_engine_config(engine or {}, "engine")
     faults = network if isinstance(network, Faults) else make(Faults, network or {}, "network")
-    faulty = faults if faults.any else None
-    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=faulty)
-    setting = _setting(topology, problem, workers, seed, engine)
-    job = build_job(algorithm, seed, settings, setting)
+    unreliable = faults if faults.any else None
+    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=unreliable)
+    job = build_job(algorithm, seed, settings, _setting(topology, problem, workers, seed, engine))
     config = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
     if faults.any:
         config["network"] = asdict(faults)
-    config |= {
-        "rounds": rounds,
-        "seed": seed,
-        "evaluation": asdict(settings.evaluation),
-        "dtype": settings.engine.dtype,
-    }
-    title = job.algorithm.title
-    history = History(config, config_hash(config), title, seed)
-    with _display(progress) as display:
+    config |= {"rounds": rounds, "seed": seed, "evaluation": asdict(evaluation), "dtype": engine.dtype}
+    history = History(config, config_hash(config), job.algorithm.title, seed)
+    with Live(Console(stderr=True)) if progress else nullcontext(Quiet()) as display:
         recorder = RunRecorder(history, job.algorithm, settings, display)
-        _train(make_engine(engine.kind), replace(job, recorder=recorder), history, display, title)
+        _train(make_engine(engine.kind), replace(job, recorder=recorder), history, display, history.label)
     if history.diverged:
         raise DivergedError(history.diverged)
     return history
@@ -277,17 +259,6 @@ def _setting(
     if not isinstance(problem, Problem):
         problem = build_problem(problem, topology.m, seed, engine)
     if problem.m != topology.m or workers not in (None, topology.m):
-        raise ConfigError(
-            f"the problem has {problem.m} workers, the topology {topology.m}"
-            + ("" if workers is None else f", and workers = {workers}")
-            + "; make them agree"
-        )
+        asked = "" if workers is None else f", and workers = {workers}"
+        raise ConfigError(f"the problem has {problem.m} workers, the topology {topology.m}{asked}; make them agree")
     return Setting(topology, problem)
-
-
-def _display(progress: bool) -> AbstractContextManager[Display]:
-    if not progress:
-        return nullcontext(Quiet())
-    from rich.console import Console
-
-    return Live(Console(stderr=True))
