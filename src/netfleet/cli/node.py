@@ -19,7 +19,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def seconds(text: str) -> float:
-    """A duration on the command line."""
     value = float(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")

@@ -31,7 +31,6 @@ def add_set(parser: argparse.ArgumentParser, words: str) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """--device and --threads."""
     parser.add_argument("--device", help='"cpu", "cuda", "cuda:1", …')
     words = "number of cores (default: all; results do not depend on it)"
     parser.add_argument("--threads", type=int, metavar="N", help=words)
@@ -66,7 +65,6 @@ def say_wrote(console: Console, path: Path) -> None:
 
 
 def interrupted(next_step: str = "") -> int:
-    """Report an interruption and return its exit code."""
     print("netfleet: interrupted" + (f"; {next_step}" if next_step else ""), file=sys.stderr)
     return 130
 
@@ -74,11 +72,6 @@ def interrupted(next_step: str = "") -> int:
 def speaks() -> bool:
     """Whether this process prints: rank 0 does so for all ranks of a job."""
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
-
-
-def rank_prefix() -> str:
-    """The rank that prints, where there are several."""
-    return f"rank {os.environ.get('RANK', '?')}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
 
 
 def use_checkout(folder: str) -> None:
@@ -107,7 +100,6 @@ def silence_grpc() -> None:
 
 
 def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
-    """--ca-cert, --ca-key and --days."""
     words = f"certificate of a root authority (default: {default})"
     parser.add_argument("--ca-cert", type=Path, metavar="FILE.pem", help=words)
     parser.add_argument("--ca-key", type=Path, metavar="FILE.key", help="the authority's private key; never copied")
@@ -115,7 +107,6 @@ def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def load_authority(certificate: Path | None, key: Path | None) -> Authority | None:
-    """The authority of --ca-cert and --ca-key, if given."""
     from netfleet.sites.planning import identity
 
     if certificate is None and key is None:

@@ -59,7 +59,6 @@ def _placement(topology: Topology, ranks: int) -> str:
 
 
 def _topology(options: argparse.Namespace) -> Topology:
-    """The topology of an experiment file, or of a kind with its parameters."""
     from netfleet.runs.build import build_topology
     from netfleet.runs.config import load_experiment, parse_overrides
     from netfleet.topology.topology import make_topology

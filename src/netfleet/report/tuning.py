@@ -1,7 +1,5 @@
 """What tuning found: a table, and how good each method is over its step sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -34,7 +32,6 @@ def tuning_table(results: Results, rounds: int) -> Table:
 
 
 def in_words(score: float) -> str:
-    """A score as accuracy or loss."""
     if not math.isfinite(score):
         return "diverged"
     return f"{100 * score:.2f} %" if score >= 0 else f"loss {-score:.4g}"
@@ -82,7 +79,6 @@ def draw_tuning(results: Results, name: str) -> Figure:
 
 
 def _best_at_each(outcomes: Sequence[Outcome], name: str) -> dict[float, Outcome]:
-    """The best outcome at each value of a parameter, by rising value."""
     found: dict[float, Outcome] = {}
     for outcome in sorted(outcomes, key=lambda o: (dict(o.trial.point)[name], o.rounds, o.score)):
         found[dict(outcome.trial.point)[name]] = outcome

@@ -1,7 +1,5 @@
 """From an experiment's tables to its topology, problem, network and jobs, and the checks that they fit together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -72,7 +70,6 @@ def build_topology(table: Mapping[str, Any], seed: int = 0, workers: int | None 
 
 
 def build_setting(experiment: Experiment, seed: int) -> Setting:
-    """Topology and problem of one seed."""
     topology = build_topology(experiment.topology, seed)
     return Setting(topology, build_problem(experiment.problem, topology.m, seed, experiment.engine))
 

@@ -4,8 +4,6 @@ The manifest is written last and replaces its predecessor atomically, so a crash
 checkpoint. Any number of hosts can resume from it: each reads the rows of its own workers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct
@@ -88,12 +86,10 @@ def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str,
 
 
 def exists(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint."""
     return (folder / MANIFEST).exists()
 
 
 def reached(folder: Path) -> int:
-    """The round of the checkpoint in a folder."""
     return int(_read_manifest(folder)[1]["t"])
 
 

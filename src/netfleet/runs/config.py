@@ -13,8 +13,6 @@ that it names, alone. Its hash names the run. Labels, threads, the device and th
 they do not change the results, except for rounding.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -94,7 +92,6 @@ class RunConfig:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the resolved config in its canonical form."""
         return config_hash(self.config)
 
     @property
@@ -106,8 +103,6 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One problem on one topology with one or more algorithms and seeds."""
-
     topology: Table
     problem: Table
     algorithms: tuple[Table, ...]
@@ -162,7 +157,6 @@ class Experiment:
 
     @property
     def hash(self) -> str:
-        """Names the set of runs."""
         return config_hash([run.hash for run in self.runs()])
 
 

@@ -3,8 +3,6 @@
 Every host measures its own workers and takes part in the sums over all workers (`engines/collective.py`).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

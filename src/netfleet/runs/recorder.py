@@ -1,7 +1,5 @@
 """The recorder of a run: it measures snapshots that are due, appends them to the history, and writes checkpoints."""
 
-from __future__ import annotations
-
 import math
 
 import torch

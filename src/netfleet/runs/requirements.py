@@ -1,7 +1,5 @@
 """What a method needs of the network that carries its messages."""
 
-from __future__ import annotations
-
 import torch
 
 from netfleet.algorithms.base import Algorithm

@@ -1,7 +1,5 @@
 """From an experiment to its histories and its report."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext

@@ -5,8 +5,6 @@ them three times as many, until one is left with all. A run resumes where it sto
 Halving favours points that start fast: it may keep a large step size that fails late.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -48,15 +46,12 @@ def parse_grid(texts: Sequence[str]) -> Grid:
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of a method's grid."""
-
     method: str
     point: tuple[tuple[str, float], ...]
     experiment: Experiment
 
     @property
     def label(self) -> str:
-        """The method and the point."""
         return ", ".join([self.method, *(f"{name} = {value:g}" for name, value in self.point)])
 
 
@@ -81,8 +76,8 @@ def trials(experiment: Experiment, grid: Grid = GRID) -> dict[str, list[Trial]]:
     known = {name for table in experiment.algorithms for name in table} - {"kind", "label", "compress"}
     for name, values in grid.items():
         if name not in known:
-            names = f"{suggestion(name, known)}; they have: {', '.join(sorted(known))}"
-            raise ConfigError(f"no algorithm of the experiment has a parameter {name!r}{names}")
+            others = f"{suggestion(name, known)}; they have: {', '.join(sorted(known))}"
+            raise ConfigError(f"no algorithm of the experiment has a parameter {name!r}{others}")
         if not values or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             raise ConfigError(f"the grid of {name} must be one or more numbers, got {list(values)}")
     found: dict[str, list[Trial]] = {}

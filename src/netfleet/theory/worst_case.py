@@ -8,8 +8,6 @@ neither exceeds 1. The printed one, with E𝔓_S, is stronger; it follows from w
 have either sign; only f needs to be bounded from below.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -33,7 +31,6 @@ class Worst(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The larger of both."""
         return max(self.start, self.noise)
 
 
@@ -193,11 +190,9 @@ class _System:
         self.models = [self._map(x) for x in (state.x, *self.calls[:-1])]
 
     def sample(self, t: int, k: int) -> int:
-        """As a problem's; here the number of the gradient."""
         return k
 
     def grad(self, x: Tensor, k: int) -> Tensor:
-        """As a problem's, for all columns of the basis."""
         self.calls.append(x.clone())
         return self.A * x + self.offset + self.noise[len(self.calls) - 1]
 
