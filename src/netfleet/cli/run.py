@@ -37,10 +37,8 @@ def run(options: argparse.Namespace) -> int:
     experiment = load_experiment(options.file, overrides)
     engine, out = experiment.engine, output_folder(options.out, experiment)
     if engine.kind != "distributed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            f"torchrun started {os.environ['WORLD_SIZE']} processes, but engine {engine.kind!r} is one; add "
-            f"--engine distributed, or start it without torchrun"
-        )
+        cause = f"torchrun started {os.environ['WORLD_SIZE']} processes, but engine {engine.kind!r} is one"
+        raise ConfigError(f"{cause}; add --engine distributed, or start it without torchrun")
     console = Console(quiet=not speaks())
     try:
         with processes(engine.kind, engine.device), Live(console, len(experiment.runs())) as live:

@@ -43,10 +43,8 @@ def load_local(options: argparse.Namespace, command: str) -> Experiment:
 
     experiment = load_experiment(options.file, options.set)
     if experiment.engine.kind == "distributed":
-        raise ConfigError(
-            f'netfleet {command} runs in one process, but the file says engine.kind = "distributed"; add '
-            f"--set engine.kind=simulator"
-        )
+        cause = f'netfleet {command} runs in one process, but the file says engine.kind = "distributed"'
+        raise ConfigError(f"{cause}; add --set engine.kind=simulator")
     return experiment
 
 
@@ -79,10 +77,9 @@ def use_checkout(folder: str) -> None:
     places = [Path.cwd(), Path(__file__).resolve().parents[3]]
     root = next((place for place in places if (place / folder / "__init__.py").is_file()), None)
     if root is None:
-        raise ConfigError(
-            f"this command needs a checkout of netfleet's repository, but there is no {folder}/ in {Path.cwd()} or "
-            f"beside the installed package; clone the repository and run the command in it"
-        )
+        place = f"there is no {folder}/ in {Path.cwd()} or beside the installed package"
+        advice = "clone the repository and run the command in it"
+        raise ConfigError(f"this command needs a checkout of netfleet's repository, but {place}; {advice}")
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
 

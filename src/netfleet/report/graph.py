@@ -1,7 +1,4 @@
-"""Pictures of a topology: the graph with its links shaded by weight.
-
-draw_topology(make_topology("torus", workers=36), "torus.png")
-"""
+"""Pictures of a topology: the graph with its links shaded by weight."""
 
 import math
 from pathlib import Path as File

@@ -24,6 +24,7 @@ from netfleet.runs.history import Band, History, band, group, has
 
 XName = Literal["round", "bytes", "samples"]
 Groups = Mapping[str, Sequence[History]]
+Looks = Mapping[str, "Look"]
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito, Tol); the strongest is NET-FLEET's.
 OURS, OTHERS = "#D55E00", ("#0072B2", "#009E73", "#AA4499", "#333333", "#56B4E9", "#E69F00", "#882255", "#999933")
@@ -31,20 +32,9 @@ DASHES: tuple[tuple[float, ...], ...] = ((5, 1.6), (1.2, 1.2), (6, 1.6, 1.2, 1.6
 MARKERS = ("s", "^", "D", "v", "P", "<", "h")
 INK, MUTED, FAINT = "#222222", "#666666", "#999999"
 Style = dict[str, Any]  # arguments of matplotlib
-STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.edgecolor": FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-}
+STYLE: Any = {"font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold", "axes.titlelocation": "left"}
+STYLE |= {"axes.edgecolor": FAINT, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
+STYLE |= {"axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.7, "text.color": INK}
 TICKS: Style = {"labelsize": 8.5, "color": FAINT}  # ticks are made late, outside the style's context
 AVERAGE: Style = {"color": INK, "linewidth": 1, "linestyle": (0, (3, 1.5))}
 DPI = 150
@@ -102,9 +92,6 @@ class Look(NamedTuple):
     def line(self) -> Style:
         style = (0, self.dashes) if self.dashes else "-"
         return {"color": self.color, "linestyle": style, "linewidth": self.width, "zorder": self.zorder}
-
-
-Looks = Mapping[str, Look]
 
 
 def looks(labels: Iterable[str]) -> dict[str, Look]:

@@ -58,7 +58,8 @@ def draw_tuning(results: Results, name: str) -> Figure:
         figure = Figure(figsize=(6.4, 4.2), dpi=DPI, layout="constrained")
         axes = figure.add_subplot()
         for method in results:
-            points = _best_at_each([o for o in outcomes if o.trial.method == method], name)
+            tried = [(dict(o.trial.point)[name], o) for o in outcomes if o.trial.method == method]
+            points = dict(sorted(tried, key=lambda pair: (pair[0], pair[1].rounds, pair[1].score)))  # the best of each
             look = styles[method]
             axes.plot(list(points), [o.score for o in points.values()], label=method, **look.line())
             for value, outcome in points.items():
@@ -76,10 +77,3 @@ def draw_tuning(results: Results, name: str) -> Figure:
         axes.tick_params(**TICKS)
         figure.legend(loc="outside lower center", ncols=min(4, len(results)), frameon=False)
     return figure
-
-
-def _best_at_each(outcomes: Sequence[Outcome], name: str) -> dict[float, Outcome]:
-    found: dict[float, Outcome] = {}
-    for outcome in sorted(outcomes, key=lambda o: (dict(o.trial.point)[name], o.rounds, o.score)):
-        found[dict(outcome.trial.point)[name]] = outcome
-    return found

@@ -23,16 +23,8 @@ from netfleet.files import write_atomically
 
 MANIFEST = "checkpoint.json"
 _BUFFERS, _NETWORK = "buffers", "network/"
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 _COUNTERS = ("t", "bytes", "samples", "seconds")
 
 
@@ -113,9 +105,9 @@ def load(
     """Read the rows of some workers (None: all), with the counters of all; it must be of the run with this hash."""
     run, counters, shards = _read_manifest(folder)
     if run != run_hash:
+        advice = "resume with the experiment that the checkpoint was made with, or choose another --out"
         raise CheckpointError(
-            f"{folder} belongs to run {run[:12]}, but the experiment is run {run_hash[:12]}; resume with the "
-            f"experiment that the checkpoint was made with, or choose another --out"
+            f"{folder} belongs to run {run[:12]}, but the experiment is run {run_hash[:12]}; {advice}"
         )
     try:
         found = _read(folder, shards, workers, str(device))
@@ -123,10 +115,8 @@ def load(
         network = {name.removeprefix(_NETWORK): v for name, v in found.items() if name.startswith(_NETWORK)}
         return Snapshot(state=state, buffers=found.get(_BUFFERS), network=network, **counters)
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"{folder} does not hold a checkpoint of this run ({error}); delete {folder / MANIFEST} to start the run "
-            f"from the beginning"
-        ) from None
+        advice = f"delete {folder / MANIFEST} to start the run from the beginning"
+        raise CheckpointError(f"{folder} does not hold a checkpoint of this run ({error}); {advice}") from None
 
 
 def _read(

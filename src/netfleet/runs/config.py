@@ -26,6 +26,8 @@ from typing import Any, Literal, TypeVar
 from netfleet.errors import ConfigError
 from netfleet.registry import Registry, check_type, parameters, split, suggestion
 from netfleet.topology.faults import Faults
+from netfleet.topology.graphs import GRAPHS, varies
+from netfleet.topology.weights import WEIGHTS
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -121,10 +123,8 @@ class Experiment:
         owner: dict[str, str] = {}
         for run in runs:
             if owner.setdefault(run.folder, run.label) != run.label:
-                raise ConfigError(
-                    f"the labels {owner[run.folder]!r} and {run.label!r} would share the folder {run.folder!r}; "
-                    f"make them differ in more than case and punctuation"
-                )
+                cause = f"the labels {owner[run.folder]!r} and {run.label!r} would share the folder {run.folder!r}"
+                raise ConfigError(f"{cause}; make them differ in more than case and punctuation")
         return runs
 
     def _labels(self) -> list[str]:
@@ -142,14 +142,10 @@ class Experiment:
         return labels
 
     def _resolved(self, algorithm: Table) -> Table:
-        return {
-            "rounds": self.rounds,
-            "topology": self.topology,
-            "problem": self.problem,
-            "algorithm": {key: value for key, value in algorithm.items() if key != "label"},
-            "evaluation": asdict(self.evaluation),
-            "dtype": self.engine.dtype,
-        } | ({"network": asdict(self.network)} if self.network else {})
+        algorithm = {key: value for key, value in algorithm.items() if key != "label"}
+        table = {"rounds": self.rounds, "topology": self.topology, "problem": self.problem, "algorithm": algorithm}
+        table |= {"evaluation": asdict(self.evaluation), "dtype": self.engine.dtype}
+        return table | ({"network": asdict(self.network)} if self.network else {})
 
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""
@@ -177,14 +173,8 @@ def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 
 def experiment(table: Mapping[str, Any]) -> Experiment:
     """A parsed experiment file as an `Experiment`, every part resolved against its registry."""
-    import netfleet.topology  # noqa: F401 (registers "matrix" weights)
-    from netfleet.topology.graphs import GRAPHS, varies
-    from netfleet.topology.weights import WEIGHTS
-
-    table = dict(table)
     algorithms = table.get("algorithms", [{"kind": "net-fleet"}])
-    if isinstance(algorithms, Mapping):
-        algorithms = [algorithms]
+    algorithms = [algorithms] if isinstance(algorithms, Mapping) else algorithms
     if not isinstance(algorithms, list) or not algorithms:
         raise ConfigError(f"algorithms must be one or more [[algorithms]] tables, got {algorithms!r}")
     topology = {"kind": "erdos-renyi", **_table(table, "topology")}
@@ -224,9 +214,9 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
             known = f"{suggestion(key, hints)}; known: {', '.join(sorted(hints))}"
             raise ConfigError(f"unknown key {key!r} in {where}{known}")
         check_type(value, hints[key].annotation, f"{key} in {where}")
-    missing = [key for key, p in hints.items() if p.default is p.empty and key not in table]
-    if missing:
-        raise ConfigError(f"{where} needs {missing[0]!r}; add {missing[0]} = …")
+    for key, hint in hints.items():
+        if hint.default is hint.empty and key not in table:
+            raise ConfigError(f"{where} needs {key!r}; add {key} = …")
     return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in table.items()})
 
 

@@ -26,32 +26,21 @@ def consensus_error(x: Tensor, collective: Collective = _WHOLE, m: int | None = 
     return collective.total(own[None]) / m
 
 
-def tracking_error(state: State, collective: Collective = _WHOLE) -> Tensor | None:
-    """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
-    pair = _conserved(state)
-    if pair is None:
-        return None
-    blocks = zip(*(torch.split(vector, _BLOCK, dim=1) for vector in pair), strict=True)
-    return torch.cat([collective.total(_difference(*block)) for block in blocks]).norm()  # type: ignore[no-any-return]
-
-
-def conserved_gap(state: State) -> Tensor | None:
+def conserved_gap(state: State, columns: slice = slice(None)) -> Tensor | None:
     """yᵢ − gᵢ, or what takes its place, of every row, `[rows, d]`; None for states that track nothing."""
-    pair = _conserved(state)
-    return None if pair is None else _difference(*pair)
-
-
-def _conserved(state: State) -> tuple[Tensor, ...] | None:
     fields = dict(zip(state._fields, state, strict=True))
     for names in (("c",), ("v", "v_i"), ("y", "g"), ("y", "u")):
         if fields.keys() >= set(names):
-            return tuple(fields[name] for name in names)
+            first, *second = (fields[name][:, columns].cpu().double() for name in names)
+            return first - second[0] if second else first
     return None
 
 
-def _difference(first: Tensor, second: Tensor | None = None) -> Tensor:
-    gap = first.cpu().double()
-    return gap if second is None else gap - second.cpu().double()
+def tracking_error(state: State, collective: Collective = _WHOLE) -> Tensor | None:
+    """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
+    gaps = (conserved_gap(state, slice(i, i + _BLOCK)) for i in range(0, state.x.shape[1], _BLOCK))
+    totals = [collective.total(gap) for gap in gaps if gap is not None]
+    return torch.cat(totals).norm() if totals else None
 
 
 def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: bool = True) -> Record:
@@ -64,7 +53,11 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
     m = collective.count(problem.m)
     mean = collective.total(x) / m
     shared = None if buffers is None else (collective.total(buffers) / m)[None]
-    record = _scores(problem, mean, shared, evaluation.test_samples) if collective.keeps_record else {}
+    record: Record = {}
+    if collective.keeps_record:
+        scores = problem.evaluate(mean[None], buffers=shared, limit=evaluation.test_samples)
+        accuracy = None if scores.accuracy is None else scores.accuracy.item()
+        record = {"accuracy": accuracy, "loss": scores.loss.item()}
     if full:
         record |= _worker_scores(problem, x, buffers, evaluation.worker_test_samples, collective)
     everyone = m == problem.m  # a site knows its own worker only
@@ -77,12 +70,6 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
     return record
-
-
-def _scores(problem: Problem, mean: Tensor, buffers: Tensor | None, limit: int) -> Record:
-    scores = problem.evaluate(mean[None], buffers=buffers, limit=limit)
-    accuracy = None if scores.accuracy is None else scores.accuracy.item()
-    return {"accuracy": accuracy, "loss": scores.loss.item()}
 
 
 def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: int, collective: Collective) -> Record:

@@ -39,16 +39,9 @@ class Live(Display):
 
     def __init__(self, console: Console, runs: int = 1) -> None:
         self.console, self.runs, self._begun = console, runs, 0
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            _RoundsPerSecond(),
-            _TimeLeft(compact=True),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        numbers = (BarColumn(bar_width=24), MofNCompleteColumn(), _RoundsPerSecond(), _TimeLeft(compact=True))
+        label, note = (TextColumn(f"{{task.{name}}}") for name in ("description", "fields[note]"))
+        self._progress = Progress(label, *numbers, note, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> Live:
         self._progress.start()

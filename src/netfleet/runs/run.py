@@ -106,10 +106,9 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
     """Create the folder; existing runs in it are changed only with `resume` or `overwrite`."""
     found = sorted(path.parent for path in out.glob(f"*/{CONFIG_FILE}"))
     if found and not resume and not overwrite:
-        raise CheckpointError(
-            f"{out} already holds runs ({', '.join(p.name for p in found[:3])}{', …' if len(found) > 3 else ''}); "
-            f"add --resume to resume them, --overwrite to delete them and start again, or choose another --out"
-        )
+        names = ", ".join([*(path.name for path in found[:3]), *["…"] * (len(found) > 3)])
+        advice = "add --resume to resume them, --overwrite to delete them and start again, or choose another --out"
+        raise CheckpointError(f"{out} already holds runs ({names}); {advice}")
     for run in experiment.runs() if resume else []:
         if (out / run.folder / CONFIG_FILE).exists():
             _check_same(run, out / run.folder)
@@ -139,10 +138,9 @@ def _check_same(run: RunConfig, folder: Path) -> History:
     """The history in the folder, which must be of this run."""
     history = History.load(folder)
     if history.hash != run.hash:
-        raise CheckpointError(
-            f"{folder} holds run {history.hash[:12]}, but the experiment is run {run.hash[:12]}; resume with the "
-            f"experiment that it was started with ({folder.parent / EXPERIMENT_FILE}), or choose another --out"
-        )
+        cause = f"{folder} holds run {history.hash[:12]}, but the experiment is run {run.hash[:12]}"
+        started = f"the experiment that it was started with ({folder.parent / EXPERIMENT_FILE})"
+        raise CheckpointError(f"{cause}; resume with {started}, or choose another --out")
     return history
 
 
@@ -174,10 +172,8 @@ def write_report_files(experiment: Experiment, histories: list[History], setting
     """Write `curves.png` and `report.html` for the histories, and return their paths; `settings` made the runs."""
     from netfleet.report import draw_overview, write_report
 
-    curves, page = out / "curves.png", out / "report.html"
-    picture = draw_overview(histories)
-    write_atomically(curves, lambda file: picture.savefig(file, format="png"))
-    table = without_none(experiment.to_table())
+    curves, page, table = out / "curves.png", out / "report.html", without_none(experiment.to_table())
+    write_atomically(curves, partial(draw_overview(histories).savefig, format="png"))
     write_report(
         page,
         histories=histories,

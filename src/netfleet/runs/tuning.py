@@ -172,8 +172,6 @@ def _outcome(trial: Trial, made: Sequence[History], rounds: int, target: float |
 
 def _run(trial: Trial, run: RunConfig, job: Job, out: Path | None, display: Display, rounds: int) -> History:
     folder = None if out is None else out / run.hash[:16]
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
     return run_one(trial.experiment, run, lambda: job, folder, display, label=trial.label, stop=rounds)
 
 

@@ -16,7 +16,7 @@ from netfleet.algorithms.gt_sgd import GTSGD
 from netfleet.algorithms.net_fleet import NetFleet
 from netfleet.runs.build import Setting, network_for
 from netfleet.runs.config import Experiment
-from netfleet.runs.history import Band, History, band
+from netfleet.runs.history import Band, History, Record, band
 from netfleet.theory.bounds import Bound, Constants
 from netfleet.theory.estimates import Survey, survey
 from netfleet.theory.theorems import METRIC, Quantity, Theorem, dsgd, fedavg, theorem_1
@@ -136,12 +136,12 @@ def watched(experiment: Experiment, predictions: Sequence[Prediction], L: float)
 def measured(histories: Sequence[History], quantity: Quantity, L: float, K: int) -> Band:
     """What the runs of a method had of a theorem's quantity after each evaluation, over seeds."""
     weight = L**2 if quantity.consensus else 0.0
-    runs = []
-    for h in histories:
-        known = [r for r in h if r.get("grad_norm2") is not None]
-        values = [{"round": r["round"], "quantity": r["grad_norm2"] + weight * r["consensus_error"]} for r in known]
-        runs.append(replace(h, records=values))
-    found = band(runs, "quantity")
+
+    def summed(r: Record) -> Record:
+        return {"round": r["round"], "quantity": r["grad_norm2"] + weight * r["consensus_error"]}
+
+    known = [[summed(r) for r in history if r.get("grad_norm2") is not None] for history in histories]
+    found = band([History({}, records=records) for records in known], "quantity")
     after = [running(found.x, values, quantity, K) for values in (found.mean, found.low, found.high)]
     return Band(found.x[1:], *after)
 

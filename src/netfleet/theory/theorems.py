@@ -1,7 +1,4 @@
-"""Convergence theorems with a problem's constants filled in: what each bounds, admits and promises.
-
-DSGD's and FedAvg's are written down from memory of their papers (docs/theory.md).
-"""
+"""Convergence theorems with constants filled in; DSGD's and FedAvg's are written from memory (docs/theory.md)."""
 
 import math
 from collections.abc import Callable, Mapping
