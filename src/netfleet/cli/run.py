@@ -42,8 +42,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(quiet=not speaks())
     try:
         with processes(engine.kind, engine.device), Live(console, len(experiment.runs())) as live:
-            known = {"resume": options.resume, "overwrite": options.overwrite}
-            settings = Settings(experiment)
+            settings, known = Settings(experiment), {"resume": options.resume, "overwrite": options.overwrite}
             histories = run_experiment(experiment, out, display=live, settings=settings, **known)
     except KeyboardInterrupt:
         again = ["netfleet", "run", *([options.file] if options.file else [])]

@@ -38,11 +38,15 @@ def draw_topology(topology: Topology, where: str | File | Axes) -> None:
     order = np.argsort(weights, kind="stable")  # heavy links on top
     curves = _curves(topology.graph, places, ends[order])
     _draw_links(where, curves, weights[order])
-    _draw_workers(where, places)
+    m = len(places)
+    size, rim = min(320.0, max(6.0, 6400 / m)), 0.8 if m <= LABELLED else 0.3
+    where.scatter(places[:, 0], places[:, 1], s=size, color=NODE, edgecolors="white", linewidths=rim, zorder=3)
+    for i, (x, y) in enumerate(places if m <= LABELLED else ()):
+        where.text(x, y, str(i), ha="center", va="center", color="white", fontsize=min(9, 18 / math.sqrt(m) + 3))
     lam, gap = topology.lam, 1 - topology.lam  # λ with as many digits as tell it from one
     digits = f"{lam:.{max(3, 1 - math.floor(math.log10(gap)))}f}" if 0 < gap < 1 else f"{lam:g}"
-    size = f"{topology.name}: m = {topology.m}, {len(ends)} edges"
-    where.set_title(f"{size}\nλ = {digits}, spectral gap 1 − λ = {topology.gap:.3g}")
+    counts = f"{topology.name}: m = {topology.m}, {len(ends)} edges"
+    where.set_title(f"{counts}\nλ = {digits}, spectral gap 1 − λ = {topology.gap:.3g}")
     points = np.concatenate([places, *curves])  # in a square, even where that is a line or a point
     low, high = points.min(axis=0), points.max(axis=0)
     half = max(0.6 * float((high - low).max()), 0.5)
@@ -68,15 +72,6 @@ def _draw_links(axes: Axes, curves: list[Points], weights: Points) -> None:
     if not alike and isinstance(axes.figure, Figure):
         bar = axes.figure.colorbar(ScalarMappable(scale, SHADES), ax=axes, shrink=0.5, pad=0.01)
         bar.set_label("weight of the link")
-
-
-def _draw_workers(axes: Axes, places: Points) -> None:
-    m = len(places)
-    size, rim = min(320.0, max(6.0, 6400 / m)), 0.8 if m <= LABELLED else 0.3
-    axes.scatter(places[:, 0], places[:, 1], s=size, color=NODE, edgecolors="white", linewidths=rim, zorder=3)
-    if m <= LABELLED:
-        for i, (x, y) in enumerate(places):
-            axes.text(x, y, str(i), ha="center", va="center", color="white", fontsize=min(9, 18 / math.sqrt(m) + 3))
 
 
 def layout(graph: nx.Graph) -> Points:

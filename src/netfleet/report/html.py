@@ -125,26 +125,20 @@ def _spec(value: object) -> str:
 
 def _method(row: table.Row, rows: Sequence[table.Row], histories: Sequence[History]) -> dict[str, object]:
     """A row of the table for the template: texts, and how the figures draw the method."""
-    runs = group(histories)[row.label]
-    shown = table.columns(rows)
+    (first, *_), shown = group(histories)[row.label], table.columns(rows)
+    algorithm = first.config.get("algorithm")
+    settings = [f"K = {algorithm['K']}"] if isinstance(algorithm, Mapping) and "K" in algorithm else []
+    etas = [record["eta"] for record in first if record.get("eta") is not None]  # a schedule has become numbers
+    if etas:
+        settings.append(f"η = {etas[0]:g}" + (f" → {etas[-1]:g}" if etas[-1] != etas[0] else ""))
     return {
         "label": row.label,
         "mark": row.mark,
         "reason": row.diverged[0][2] if row.diverged else "",
-        "settings": _settings(runs),
+        "settings": ", ".join(settings),
         "look": plots.looks(history.label for history in histories)[row.label],
         "cells": [(table.cell(row, column), row.label in table.best(rows, column)) for column in shown],
     }
-
-
-def _settings(runs: Sequence[History]) -> str:
-    """K and η of a method: η from the records, where a schedule has become numbers."""
-    algorithm = runs[0].config.get("algorithm")
-    steps = [f"K = {algorithm['K']}"] if isinstance(algorithm, Mapping) and "K" in algorithm else []
-    etas = [record["eta"] for record in runs[0] if record.get("eta") is not None]
-    if etas:
-        steps.append(f"η = {etas[0]:g}" + (f" → {etas[-1]:g}" if etas[-1] != etas[0] else ""))
-    return ", ".join(steps)
 
 
 def _network(topology: Topology) -> list[tuple[str, str]]:

@@ -81,8 +81,6 @@ class Subplot(NamedTuple):
 
 
 class Look(NamedTuple):
-    """How an algorithm is drawn, everywhere."""
-
     color: str
     dashes: tuple[float, ...]
     marker: str

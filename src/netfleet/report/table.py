@@ -89,7 +89,6 @@ VERDICTS = {
 
 
 def summary(histories: Iterable[History]) -> list[Row]:
-    """One row per label, in order of appearance."""
     return [_row(label, runs) for label, runs in group(histories).items()]
 
 
@@ -124,10 +123,8 @@ def verdict(rows: Sequence[Row]) -> str:
     close = abs(one.mean - other.mean) <= max(one.std or 0.0, other.std or 0.0)
     hedge = "; the difference is within one standard deviation over seeds" if close else ""
     words, unit = VERDICTS[column.name]
-    texts = [
-        f"{row.label} {verb} {cell(row, column)}{unit}" for row, verb in ((first, f"ends {words}"), (second, "with"))
-    ]
-    return f"{texts[0]}; next is {texts[1]}{hedge}."
+    then = f"next is {second.label} with {cell(second, column)}{unit}{hedge}"
+    return f"{first.label} ends {words} {cell(first, column)}{unit}; {then}."
 
 
 def print_summary(histories: Iterable[History], console: Console) -> None:

@@ -35,14 +35,9 @@ def constants_table(explained: Explained) -> Table:
     unknown = ("–", "W changes from round to round, for which there is no theorem here")
     table.add_row("m", str(topology.m), "")
     table.add_row("λ", *(unknown if topology.varying else (f"{topology.lam:.4g}", "of W; 1 − λ is the spectral gap")))
-    rows = {
-        "L, of every worker": found.L,
-        "L of f": found.L_mean,
-        "σ², of a gradient": found.variance,
-        "ζ² at x⁰, heterogeneity": found.heterogeneity,
-        "‖∇f(x⁰)‖²": found.slope,
-    }
-    for name, estimate in rows.items():
+    names = ("L, of every worker", "L of f", "σ², of a gradient", "ζ² at x⁰, heterogeneity", "‖∇f(x⁰)‖²")
+    estimates = (found.L, found.L_mean, found.variance, found.heterogeneity, found.slope)
+    for name, estimate in zip(names, estimates, strict=True):
         error = f" ± {estimate.error:.1g}" if estimate.error else ""
         table.add_row(name, f"{estimate.value:.4g}{error}", estimate.how)
     low = f"{found.gap.value - found.gap.error:.4g} to " if found.gap.error else ""

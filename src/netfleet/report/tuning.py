@@ -40,11 +40,11 @@ def in_words(score: float) -> str:
 def edge_notes(results: Results, grid: Grid) -> list[str]:
     """What should be tried further, a sentence each."""
     lost = [method for method, outcomes in results.items() if not math.isfinite(outcomes[0].score)]
-    return [f"{method} diverged at every point; try a smaller eta" for method in lost] + [
-        f"{method}: the best {name} is at the edge of the grid; try values beyond it"
-        for method, outcomes in results.items()
-        for name in at_the_edge(outcomes, grid)
-    ]
+    notes = [f"{method} diverged at every point; try a smaller eta" for method in lost]
+    for method, outcomes in results.items():
+        edges = at_the_edge(outcomes, grid)
+        notes += [f"{method}: the best {name} is at the edge of the grid; try values beyond it" for name in edges]
+    return notes
 
 
 def draw_tuning(results: Results, name: str) -> Figure:

@@ -105,10 +105,9 @@ def load(
     """Read the rows of some workers (None: all), with the counters of all; it must be of the run with this hash."""
     run, counters, shards = _read_manifest(folder)
     if run != run_hash:
+        cause = f"{folder} belongs to run {run[:12]}, but the experiment is run {run_hash[:12]}"
         advice = "resume with the experiment that the checkpoint was made with, or choose another --out"
-        raise CheckpointError(
-            f"{folder} belongs to run {run[:12]}, but the experiment is run {run_hash[:12]}; {advice}"
-        )
+        raise CheckpointError(f"{cause}; {advice}")
     try:
         found = _read(folder, shards, workers, str(device))
         state = cast(State, state_type._make(found[name] for name in state_type._fields))

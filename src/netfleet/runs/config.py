@@ -54,10 +54,9 @@ class Evaluation:
         for name, value in asdict(self).items():
             _at_least(f"evaluation.{name}", value, int(name == "every"))
         if self.full_every % self.every:
-            raise ConfigError(
-                f"evaluation.full_every must be a multiple of evaluation.every = {self.every}, got {self.full_every}; "
-                f"try {max(self.full_every // self.every, 1) * self.every}, or 0 to measure all every time"
-            )
+            cause = f"must be a multiple of evaluation.every = {self.every}, got {self.full_every}"
+            advice = f"try {max(self.full_every // self.every, 1) * self.every}, or 0 to measure all every time"
+            raise ConfigError(f"evaluation.full_every {cause}; {advice}")
 
     def full(self, t: int, rounds: int) -> bool:
         """Whether the evaluation after t of the rounds measures all."""
@@ -105,6 +104,8 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Experiment:
+    """One problem on one topology with one or more algorithms and seeds."""
+
     topology: Table
     problem: Table
     algorithms: tuple[Table, ...]

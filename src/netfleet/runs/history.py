@@ -97,8 +97,7 @@ class History:
 
     def write_config(self) -> None:
         """Begin the run's folder: the resolved config, its hash, and an empty history."""
-        if self.folder is None:
-            return
+        assert self.folder is not None
         self.folder.mkdir(parents=True, exist_ok=True)
         self.keep_until(-1)  # the config comes last: a folder that has one is a run
         content = {"hash": self.hash, "label": self.label, "seed": self.seed, "config": self.config}

@@ -59,7 +59,11 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
         accuracy = None if scores.accuracy is None else scores.accuracy.item()
         record = {"accuracy": accuracy, "loss": scores.loss.item()}
     if full:
-        record |= _worker_scores(problem, x, buffers, evaluation.worker_test_samples, collective)
+        own = problem.evaluate(x, workers=problem.workers, buffers=buffers, limit=evaluation.worker_test_samples)
+        for name, values in (("worker_accuracy", own.accuracy), ("worker_loss", own.loss)):
+            every = None if values is None else collective.gather(values, problem.workers).cpu().double()
+            for part in ("mean", "min", "max"):
+                record[f"{name}_{part}"] = None if every is None else getattr(every, part)().item()
     everyone = m == problem.m  # a site knows its own worker only
     consensus = consensus_error(x, collective, m) if everyone else None
     record["consensus_error"] = None if consensus is None else consensus.item()
@@ -72,16 +76,6 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
     return record
 
 
-def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: int, collective: Collective) -> Record:
-    scores = problem.evaluate(x, workers=problem.workers, buffers=buffers, limit=limit)
-    found: Record = {}
-    for name, values in (("worker_accuracy", scores.accuracy), ("worker_loss", scores.loss)):
-        every = None if values is None else collective.gather(values, problem.workers).cpu().double()
-        for part in ("mean", "min", "max"):
-            found[f"{name}_{part}"] = None if every is None else getattr(every, part)().item()
-    return found
-
-
 def _objective(problem: Problem, mean: Tensor, limit: int, collective: Collective, consensus: Tensor | None) -> Record:
     """f and ∇f at x̄: each host's workers in proportion to their number, from as many samples for each worker."""
     rows, m = len(problem.workers), collective.count(problem.m)
@@ -89,8 +83,5 @@ def _objective(problem: Problem, mean: Tensor, limit: int, collective: Collectiv
     share = rows / m
     value, slope = collective.total(value[None] * share), collective.total(slope[None] * share)
     norm2 = slope.cpu().double().square().sum()
-    return {
-        "train_loss": value.item(),
-        "grad_norm2": norm2.item(),
-        "stationarity": None if consensus is None else (norm2 + consensus.to(norm2.device)).item(),
-    }
+    both = None if consensus is None else (norm2 + consensus.to(norm2.device)).item()
+    return {"train_loss": value.item(), "grad_norm2": norm2.item(), "stationarity": both}

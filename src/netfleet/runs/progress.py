@@ -105,7 +105,6 @@ def in_words(seconds: float) -> str:
 
 
 def describe(record: Record) -> str:
-    """The two numbers to watch."""
     if record.get("accuracy") is not None:
         quality = f"accuracy {100 * record['accuracy']:.1f} %"
     elif record.get("distance2") is not None:

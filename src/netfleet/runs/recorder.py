@@ -16,8 +16,6 @@ from netfleet.runs.progress import Display
 
 
 class RunRecorder(Recorder):
-    """Keeps a run's history, in memory or in a folder."""
-
     def __init__(
         self, history: History, algorithm: Algorithm, settings: Experiment, display: Display, stop: int | None = None
     ) -> None:

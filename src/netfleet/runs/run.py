@@ -174,15 +174,8 @@ def write_report_files(experiment: Experiment, histories: list[History], setting
 
     curves, page, table = out / "curves.png", out / "report.html", without_none(experiment.to_table())
     write_atomically(curves, partial(draw_overview(histories).savefig, format="png"))
-    write_report(
-        page,
-        histories=histories,
-        topology=settings.topology,
-        label_counts=settings.label_counts,
-        config=table,
-        config_text=tomli_w.dumps(table),
-        title=experiment.name,
-    )
+    write = partial(write_report, page, topology=settings.topology, label_counts=settings.label_counts)
+    write(histories=histories, config=table, config_text=tomli_w.dumps(table), title=experiment.name)
     return [curves, page]
 
 
@@ -218,10 +211,8 @@ def simulate(
     if rounds < 1:
         raise ConfigError(f"rounds must be at least 1, got {rounds}")
     named = {"algorithm": algorithm, "topology": topology, "problem": problem, "workers": workers}
-    if not isinstance(evaluation, Evaluation):
-        evaluation = make(Evaluation, evaluation or {}, "evaluation")
-    if not isinstance(engine, EngineConfig):
-        engine = make_engine_config(engine or {}, "engine")
+    evaluation = evaluation if isinstance(evaluation, Evaluation) else make(Evaluation, evaluation or {}, "evaluation")
+    engine = engine if isinstance(engine, EngineConfig) else make_engine_config(engine or {}, "engine")
     faults = network if isinstance(network, Faults) else make(Faults, network or {}, "network")
     unreliable = faults if faults.any else None
     settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=unreliable)

@@ -179,8 +179,7 @@ def score(history: History) -> float:
     """The mean over the last tenth of the rounds of accuracy, else of −loss; −∞ if the run diverged."""
     if history.diverged or not history.records:
         return -math.inf
-    since = (1 - LAST) * history.rounds
-    return float(np.mean([_quality(r) for r in history.records if r["round"] >= since]))
+    return float(np.mean([_quality(r) for r in history if r["round"] >= (1 - LAST) * history.rounds]))
 
 
 def rounds_to(history: History, target: float) -> int | None:

@@ -52,7 +52,6 @@ class Prediction(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """The step size beside the theorem's condition."""
         if self.theorem is None:
             return f"{self.label}: no theorem for this: {self.why}"
         name, largest, binds = self.theorem.name, self.theorem.largest, self.theorem.binds
@@ -142,17 +141,13 @@ def measured(histories: Sequence[History], quantity: Quantity, L: float, K: int)
 
     known = [[summed(r) for r in history if r.get("grad_norm2") is not None] for history in histories]
     found = band([History({}, records=records) for records in known], "quantity")
-    after = [running(found.x, values, quantity, K) for values in (found.mean, found.low, found.high)]
-    return Band(found.x[1:], *after)
 
+    # The mean is (1/(SK)) Σₛ Σₖ of values that are linear in between: the trapezoid rule, with half of the first step
+    # instead of half of the last, for a theorem's sum begins at x⁰ and ends before the last model.
+    def running(values: Floats) -> Floats:
+        if quantity.least:
+            return np.asarray(np.minimum.accumulate(values)[:-1])
+        areas = np.diff(found.x) * (values[1:] + values[:-1]) / 2
+        return np.asarray((areas.cumsum() + (values[:1] - values[1:]) / (2 * K)) / found.x[1:])
 
-def running(rounds: Floats, values: Floats, quantity: Quantity, K: int) -> Floats:
-    """Mean or least over the rounds before each but the first of some rounds, from the values in those rounds.
-
-    The mean is (1/(SK)) Σₛ Σₖ of values that are linear in between: the trapezoid rule, with half of the first step
-    instead of half of the last, for a theorem's sum begins at x⁰ and ends before the last model.
-    """
-    if quantity.least:
-        return np.asarray(np.minimum.accumulate(values)[:-1])
-    areas = np.diff(rounds) * (values[1:] + values[:-1]) / 2
-    return np.asarray((areas.cumsum() + (values[:1] - values[1:]) / (2 * K)) / rounds[1:])
+    return Band(found.x[1:], *(running(values) for values in (found.mean, found.low, found.high)))

@@ -46,10 +46,7 @@ class Theorem:
         return self.conditions[self.binds]
 
     def best_step(self, S: int) -> float:
-        """The admissible η at which the bound after S rounds is least, 0 where no step is needed.
-
-        Without a closed form it is searched: convex over concave in η, a bound falls and then rises.
-        """
+        """The admissible η at which the bound after S rounds is least, 0 where no step is needed."""
         if self.closed_form or self.gap == 0:
             return self.closed_form(S) if self.closed_form else 0.0
 
@@ -57,7 +54,7 @@ class Theorem:
             found = self.bound(eta, S)
             return math.inf if found is None else found.total
 
-        top = math.log(self.largest)
+        top = math.log(self.largest)  # convex over concave in η, a bound falls and then rises
         found = minimize_scalar(
             lambda log: at(math.exp(log)), bounds=(top - 60, top), method="bounded", options={"xatol": 1e-9}
         )

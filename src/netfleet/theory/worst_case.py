@@ -44,7 +44,7 @@ def constants(W: Array, A: Array) -> Constants:
 @np.errstate(over="ignore", invalid="ignore")
 def worst(W: Array, A: Array, K: int, eta: float, doublings: int = 16) -> Worst:
     """The largest ratios after 1, 2, 4, … rounds; infinite where NET-FLEET diverges."""
-    c, m, slope = constants(W, A), len(W), float(A.mean())
+    c, m, slope, ones = constants(W, A), len(W), float(A.mean()), np.ones(W.shape) / len(W)
     system = LinearRound(W, A, K, eta)
     step, noise = system.after  # of the state with the offsets beside it
     begin = np.concatenate([np.zeros((m, m)), np.eye(m), np.eye(m), np.eye(m)])  # x⁰ = 0, y⁰ = g⁰ = c
@@ -54,7 +54,10 @@ def worst(W: Array, A: Array, K: int, eta: float, doublings: int = 16) -> Worst:
     sums, sums_of_sums, power = once, np.zeros_like(once), step  # over s < S: T^sᵀ H T^s, and of these sums; T^S
     found = Worst(0.0, 0.0)
     for S in (2**j for j in range(doublings + 1)):
-        root = _root_of_right(c, slope, eta, K, S)
+        # R^(−½) of the right-hand side cᵀRc without noise: f(0) − f* = c̄²/(2Ā), and y⁰ has the spread of c.
+        gap = theory.bound(c._replace(gap=1.0), eta, K, S).total / (2 * slope)
+        spread = theory.bound(c._replace(spread=1.0), eta, K, S).total
+        root = ones / np.sqrt(gap / m) + (np.eye(m) - ones) / np.sqrt(spread)
         form = root @ begin.T @ sums @ begin @ root / (S * K)
         if not np.isfinite([form.max(), form.min(), sums_of_sums.max(), sums_of_sums.min()]).all():
             return Worst(np.inf, np.inf)
@@ -129,14 +132,6 @@ def climb(rng: np.random.Generator, side: Side, starts: int = 30, steps: int = 3
         if (found := height(other)) > highest:
             case, highest = other, found
     return case
-
-
-def _root_of_right(c: Constants, slope: float, eta: float, K: int, S: int) -> Array:
-    """R^(−½) of Theorem 1's right-hand side cᵀRc without noise: f(0) − f* = c̄²/(2Ā), and y⁰ has the spread of c."""
-    gap = theory.bound(c._replace(gap=1.0), eta, K, S).total / (2 * slope)
-    spread = theory.bound(c._replace(spread=1.0), eta, K, S).total
-    ones = np.ones((c.m, c.m)) / c.m
-    return np.asarray(ones / np.sqrt(gap / c.m) + (np.eye(c.m) - ones) / np.sqrt(spread))
 
 
 class _Map(NamedTuple):
