@@ -104,6 +104,7 @@ def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def load_authority(certificate: Path | None, key: Path | None) -> Authority | None:
+    """The authority of --ca-cert and --ca-key, if given."""
     from netfleet.sites.planning import identity
 
     if certificate is None and key is None:

@@ -233,7 +233,6 @@ def simulate(
 def _setting(
     topology: Topology | nx.Graph | Spec, problem: Problem | Spec, workers: int | None, seed: int, engine: EngineConfig
 ) -> Setting:
-    """The topology and the problem of `simulate`, which must have the same workers."""
     if isinstance(topology, str):
         count = workers if workers is not None else problem.m if isinstance(problem, Problem) else 20
         topology = {"kind": topology, "workers": count}
