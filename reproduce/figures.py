@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from netfleet.report.plots import ACCURACY, LOSS, QUANTITIES, draw_panels
 from netfleet.report.plots import Subplot as Axes
-from netfleet.runs.compare import has
+from netfleet.runs.history import has
 from reproduce.claims import smoothed
 from reproduce.panels import Panel
 from reproduce.runs import histories

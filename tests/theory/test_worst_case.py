@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from netfleet import make_topology
 from netfleet.algorithms import ALGORITHMS
 from netfleet.theory import bounds as theory
-from netfleet.theory.worst_case import Case, climb, constants, drawn, least_descent, worst
+from netfleet.theory.worst_case import Array, Case, LinearRound, climb, constants, drawn, metric_form, worst
 from support.problems import matrix_mix
 
 W = np.array([[0.7, 0.3], [0.3, 0.7]])
@@ -46,6 +46,33 @@ def left_hand_side(c: torch.Tensor, K: int, eta: float, S: int, sigma: float = 0
     gradient = A.mean() * mean[:, 0] + c.mean(dim=0)
     scatter = (models - mean).square().sum(dim=1) / 2
     return (gradient.square() + np.abs(A).max() ** 2 * scatter).mean(dim=0)
+
+
+def least_descent(W: Array, A: Array, K: int, eta: float) -> float:
+    """The least that 𝔓 falls in a round beyond (η/2) Σₖ metric, without noise, over all states that tracking allows.
+
+    A state is any x around x̄ = 0, offsets c and y with g = Ax + c and ȳ = ḡ. The result is the least eigenvalue of a
+    quadratic form, with every variable scaled so that its own term is 1 in magnitude.
+    """
+    c, m, slope = constants(W, A), len(W), float(A.mean())
+    system = LinearRound(W, A, K, eta)
+    step, _ = system.after
+    mean, ones = np.kron([1, 0, 0, 0], np.ones(m)) / m, np.kron([0, 0, 0, 1], np.ones(m)) / m
+    centre = np.eye(m) - 1 / m
+    potential = slope / 2 * np.outer(mean, mean) + (np.outer(mean, ones) + np.outer(ones, mean)) / 2  # f(x̄)
+    weights = np.diag([1.0, theory.C1(c.lam, K) * eta**2, 0.0, 0.0]) / (m**2 * K)
+    potential += np.kron(weights, centre)
+    falls = potential - step.T @ potential @ step
+    falls -= eta / 2 * sum(metric_form(x.state, slope, c.L) for x in system.models)
+    apart = np.linalg.svd(centre)[0][:, : m - 1]  # what is around a mean of 0, in m − 1 variables
+    x = np.hstack([apart, np.zeros((m, 2 * m - 1))])
+    offset = np.hstack([np.zeros((m, 2 * m - 2)), np.eye(m)])
+    g = A[:, None] * x + offset
+    y = g.mean(0) + np.hstack([np.zeros((m, m - 1)), apart, np.zeros((m, m))])
+    states = np.vstack([x, y, g, offset])
+    form = states.T @ falls @ states
+    scale = np.sqrt(np.abs(form.diagonal()))
+    return float(np.linalg.eigvalsh(form / np.outer(scale, scale))[0])
 
 
 @pytest.mark.parametrize("K", [1, 3])

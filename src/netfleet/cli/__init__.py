@@ -1,15 +1,14 @@
 """The command line: one module per command, which imports what it needs when it runs, so that `--help` is quick."""
 
-from __future__ import annotations
-
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from types import ModuleType
 
 from netfleet.cli import admit, algorithms, bench, leave, node, plan, reproduce, run, status, theory, topology, tune, up
-from netfleet.cli.shared import interrupted, rank_prefix, speaks
+from netfleet.cli.shared import interrupted, speaks
 from netfleet.errors import NetfleetError
 
 #: A module's name is its command, its docstring the command's help; `add` adds the options and `run` runs it.
@@ -27,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.command(options))
     except NetfleetError as error:
         if speaks() or not error.shared:
-            print(f"netfleet: error: {rank_prefix()}{error}", file=sys.stderr)
+            rank = f"rank {os.environ.get('RANK', '?')}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+            print(f"netfleet: error: {rank}{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return interrupted()
@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="netfleet",
         usage="netfleet [-h] [--version] COMMAND …",
         description="Fully decentralized federated learning: no server, only neighbours.",
-        epilog=_overview(),
+        epilog="`netfleet COMMAND --help` shows the options of a command.\n" + "\n".join(map(_overview, GROUPS)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"netfleet {version('netfleet')}")
@@ -50,12 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _overview() -> str:
-    """The commands in groups, with a line of help each."""
-    lines = ["`netfleet COMMAND --help` shows the options of a command."]
-    for title, modules in GROUPS.items():
-        lines += ["", f"{title}:", *(f"  {_name(module):12}{module.__doc__}" for module in modules)]
-    return "\n".join(lines)
+def _overview(group: str) -> str:
+    return "\n".join(["", f"{group}:", *(f"  {_name(module):12}{module.__doc__}" for module in GROUPS[group])])
 
 
 def _name(module: ModuleType) -> str:

@@ -9,26 +9,16 @@ from netfleet.sites import LINGER
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder, made by netfleet plan")
-    parser.add_argument(
-        "--rejoin",
-        action="store_true",
-        help="start from the neighbours' current model, after they dropped this site or it lost its disk",
-    )
+    words = "start from the neighbours' current model, after they dropped this site or it lost its disk"
+    parser.add_argument("--rejoin", action="store_true", help=words)
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus at this address")
-    parser.add_argument(
-        "--log", choices=["text", "json"], help="format of the log (default: text on a terminal, else json)"
-    )
-    parser.add_argument(
-        "--linger",
-        type=seconds,
-        default=LINGER,
-        metavar="S",
-        help="after its last round the site waits up to S seconds for unfinished neighbours out of reach (%(default)g)",
-    )
+    words = "format of the log (default: text on a terminal, else json)"
+    parser.add_argument("--log", choices=["text", "json"], help=words)
+    words = "after its last round the site waits up to S seconds for unfinished neighbours out of reach (%(default)g)"
+    parser.add_argument("--linger", type=seconds, default=LINGER, metavar="S", help=words)
 
 
 def seconds(text: str) -> float:
-    """A duration on the command line."""
     value = float(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError("must be a number of seconds, 0 or more")

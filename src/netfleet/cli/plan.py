@@ -8,11 +8,10 @@ from netfleet.registry import make_importable
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE.toml", help="the experiment, with one algorithm and one seed")
-    parser.add_argument(
-        "--nodes", type=Path, required=True, metavar="NODES.toml", help="the sites: [[nodes]] with name and address"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder, for a folder per site")
+    option = parser.add_argument
+    option("file", metavar="FILE.toml", help="the experiment, with one algorithm and one seed")
+    option("--nodes", type=Path, required=True, metavar="NODES.toml", help="the sites: [[nodes]] with name and address")
+    option("--out", type=Path, required=True, metavar="DIR", help="a new folder, for a folder per site")
     add_set(parser, "change a value of the experiment, for example --set rounds=50 --set seeds=[0]")
     add_authority(parser, "a new one")
 

@@ -7,55 +7,25 @@ from netfleet.cli.shared import add_device, use_checkout
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help='a figure ("fig3"), a panel ("fig3b"), "speedup" ("speedup-cnn") or "all" (all panels); default: list',
-    )
-    parser.add_argument(
-        "--scale",
-        choices=("full", "half", "quick"),
-        default="full",
-        help="all rounds (default), the first half of them, or the first twentieth",
-    )
-    parser.add_argument("--rounds", type=int, metavar="N", help="run at most N rounds")
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        metavar="N",
-        help="number of seeds, counting up from the file's first (default: the file's)",
-    )
-    parser.add_argument(
-        "--curve", action="append", default=[], metavar="LABEL", help="run only the curve with this label (repeatable)"
-    )
-    parser.add_argument("--draw", action="store_true", help="draw and check the stored results; run nothing")
-    parser.add_argument(
-        "--verify", type=int, metavar="N", help="rerun N rounds of each stored run and compare; write nothing"
-    )
-    parser.add_argument(
-        "--rehash", action="store_true", help="write options that netfleet has gained into the stored runs' configs"
-    )
-    parser.add_argument(
-        "--from",
-        dest="source",
-        type=Path,
-        metavar="DIR",
-        help="folder of the configs (default: reproduce in the checkout)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder for results and figures (default: the configs' folder; for scaled runs, one below --work)",
-    )
-    parser.add_argument(
-        "--work",
-        type=Path,
-        default=Path("runs/reproduce"),
-        metavar="DIR",
-        help="folder for unfinished runs (default: %(default)s)",
-    )
+    option = parser.add_argument
+    words = 'a figure ("fig3"), a panel ("fig3b"), "speedup" ("speedup-cnn") or "all" (all panels); default: list'
+    option("names", nargs="*", metavar="NAME", help=words)
+    words = "all rounds (default), the first half of them, or the first twentieth"
+    option("--scale", choices=("full", "half", "quick"), default="full", help=words)
+    option("--rounds", type=int, metavar="N", help="run at most N rounds")
+    words = "number of seeds, counting up from the file's first (default: the file's)"
+    option("--seeds", type=int, metavar="N", help=words)
+    words = "run only the curve with this label (repeatable)"
+    option("--curve", action="append", default=[], metavar="LABEL", help=words)
+    option("--draw", action="store_true", help="draw and check the stored results; run nothing")
+    option("--verify", type=int, metavar="N", help="rerun N rounds of each stored run and compare; write nothing")
+    option("--rehash", action="store_true", help="write options that netfleet has gained into the stored runs' configs")
+    words = "folder of the configs (default: reproduce in the checkout)"
+    option("--from", dest="source", type=Path, metavar="DIR", help=words)
+    words = "folder for results and figures (default: the configs' folder; for scaled runs, one below --work)"
+    option("--out", type=Path, metavar="DIR", help=words)
+    words = "folder for unfinished runs (default: %(default)s)"
+    option("--work", type=Path, default=Path("runs/reproduce"), metavar="DIR", help=words)
     add_device(parser)
 
 

@@ -16,10 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results (default: runs/NAME-HASH)")
     parser.add_argument("--resume", action="store_true", help="resume the unfinished runs in --out")
     parser.add_argument("--overwrite", action="store_true", help="delete the runs in --out and start again")
-    parser.add_argument(
-        "--engine",
-        help='"simulator" (all workers in one process), "threads" (a thread per worker) or "distributed" (torchrun)',
-    )
+    words = '"simulator" (all workers in one process), "threads" (a thread per worker) or "distributed" (torchrun)'
+    parser.add_argument("--engine", help=words)
     add_device(parser)
 
 
@@ -39,20 +37,13 @@ def run(options: argparse.Namespace) -> int:
     experiment = load_experiment(options.file, overrides)
     engine, out = experiment.engine, output_folder(options.out, experiment)
     if engine.kind != "distributed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            f"torchrun started {os.environ['WORLD_SIZE']} processes, but engine {engine.kind!r} is one; add "
-            f"--engine distributed, or start it without torchrun"
-        )
+        cause = f"torchrun started {os.environ['WORLD_SIZE']} processes, but engine {engine.kind!r} is one"
+        raise ConfigError(f"{cause}; add --engine distributed, or start it without torchrun")
     console = Console(quiet=not speaks())
     try:
-        with (
-            processes(engine.kind, engine.device),
-            Live(console, len(experiment.runs())) as live,
-        ):
-            settings = Settings(experiment)
-            histories = run_experiment(
-                experiment, out, resume=options.resume, overwrite=options.overwrite, display=live, settings=settings
-            )
+        with processes(engine.kind, engine.device), Live(console, len(experiment.runs())) as live:
+            settings, known = Settings(experiment), {"resume": options.resume, "overwrite": options.overwrite}
+            histories = run_experiment(experiment, out, display=live, settings=settings, **known)
     except KeyboardInterrupt:
         again = ["netfleet", "run", *([options.file] if options.file else [])]
         again += [word for override in overrides for word in ("--set", override)]

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 def add_experiment(parser: argparse.ArgumentParser) -> None:
     """FILE.toml, which may be left out, and --set."""
     parser.add_argument("file", nargs="?", metavar="FILE.toml", help="the experiment (default: the embedded demo)")
-    add_set(
-        parser,
-        "change a value of the file, for example --set rounds=50 --set topology.workers=8; "
-        "--set algorithms.eta=0.1 changes all algorithms",
-    )
+    words = "change a value of the file, for example --set rounds=50 --set topology.workers=8; "
+    add_set(parser, words + "--set algorithms.eta=0.1 changes all algorithms")
 
 
 def add_set(parser: argparse.ArgumentParser, words: str) -> None:
@@ -34,11 +31,9 @@ def add_set(parser: argparse.ArgumentParser, words: str) -> None:
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """--device and --threads."""
     parser.add_argument("--device", help='"cpu", "cuda", "cuda:1", …')
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="number of cores (default: all; results do not depend on it)"
-    )
+    words = "number of cores (default: all; results do not depend on it)"
+    parser.add_argument("--threads", type=int, metavar="N", help=words)
 
 
 def load_local(options: argparse.Namespace, command: str) -> Experiment:
@@ -48,10 +43,8 @@ def load_local(options: argparse.Namespace, command: str) -> Experiment:
 
     experiment = load_experiment(options.file, options.set)
     if experiment.engine.kind == "distributed":
-        raise ConfigError(
-            f'netfleet {command} runs in one process, but the file says engine.kind = "distributed"; add '
-            f"--set engine.kind=simulator"
-        )
+        cause = f'netfleet {command} runs in one process, but the file says engine.kind = "distributed"'
+        raise ConfigError(f"{cause}; add --set engine.kind=simulator")
     return experiment
 
 
@@ -70,7 +63,6 @@ def say_wrote(console: Console, path: Path) -> None:
 
 
 def interrupted(next_step: str = "") -> int:
-    """Report an interruption and return its exit code."""
     print("netfleet: interrupted" + (f"; {next_step}" if next_step else ""), file=sys.stderr)
     return 130
 
@@ -80,20 +72,14 @@ def speaks() -> bool:
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
-def rank_prefix() -> str:
-    """The rank that prints, where there are several."""
-    return f"rank {os.environ.get('RANK', '?')}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
-
-
 def use_checkout(folder: str) -> None:
     """Make a folder of the repository's checkout importable: benchmarks and reproduction are not in the wheel."""
     places = [Path.cwd(), Path(__file__).resolve().parents[3]]
     root = next((place for place in places if (place / folder / "__init__.py").is_file()), None)
     if root is None:
-        raise ConfigError(
-            f"this command needs a checkout of netfleet's repository, but there is no {folder}/ in {Path.cwd()} or "
-            f"beside the installed package; clone the repository and run the command in it"
-        )
+        place = f"there is no {folder}/ in {Path.cwd()} or beside the installed package"
+        advice = "clone the repository and run the command in it"
+        raise ConfigError(f"this command needs a checkout of netfleet's repository, but {place}; {advice}")
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
 
@@ -111,10 +97,8 @@ def silence_grpc() -> None:
 
 
 def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
-    """--ca-cert, --ca-key and --days."""
-    parser.add_argument(
-        "--ca-cert", type=Path, metavar="FILE.pem", help=f"certificate of a root authority (default: {default})"
-    )
+    words = f"certificate of a root authority (default: {default})"
+    parser.add_argument("--ca-cert", type=Path, metavar="FILE.pem", help=words)
     parser.add_argument("--ca-key", type=Path, metavar="FILE.key", help="the authority's private key; never copied")
     parser.add_argument("--days", type=int, default=365, metavar="N", help="validity of certificates (%(default)s)")
 

@@ -9,9 +9,8 @@ from netfleet.cli.shared import need_packages, silence_grpc
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "folder", type=Path, metavar="DIR", help="the plan's or the operator's folder (all sites), or one site's own"
-    )
+    words = "the plan's or the operator's folder (all sites), or one site's own"
+    parser.add_argument("folder", type=Path, metavar="DIR", help=words)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--watch", type=seconds, metavar="S", help="repeat every S seconds until interrupted")
 

@@ -1,6 +1,7 @@
 """Compare an experiment with the convergence theorems for its methods."""
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from netfleet.cli.shared import add_experiment, interrupted, load_local, output_folder, say_wrote
@@ -9,12 +10,8 @@ from netfleet.cli.shared import add_experiment, interrupted, load_local, output_
 def add(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     parser.add_argument("--only", action="store_true", help="print what the theorems say and train nothing")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder for runs and theory.png, resumed if it exists (default: runs/theory-NAME-HASH)",
-    )
+    words = "folder for runs and theory.png, resumed if it exists (default: runs/theory-NAME-HASH)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,7 +41,6 @@ def run(options: argparse.Namespace) -> int:
             histories = run_experiment(experiment, out, resume=True, display=live)
     except KeyboardInterrupt:
         return interrupted(f"the same command with --out {out} resumes")
-    picture = draw_theory(histories, explained)
-    write_atomically(out / "theory.png", lambda file: picture.savefig(file, format="png"))
+    write_atomically(out / "theory.png", partial(draw_theory(histories, explained).savefig, format="png"))
     say_wrote(console, out / "theory.png")
     return int(any(history.diverged for history in histories))

@@ -1,39 +1,23 @@
 """Describe and draw a graph and its consensus matrix."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from netfleet.cli.shared import add_set
 from netfleet.errors import ConfigError
 from netfleet.registry import make_importable
 
-if TYPE_CHECKING:
-    from netfleet.topology.topology import Topology
-
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "kind",
-        nargs="?",
-        default="erdos-renyi",
-        metavar="KIND|FILE.toml",
-        help='a graph ("ring", "torus", …; default: erdos-renyi) or an experiment file',
-    )
+    words = 'a graph ("ring", "torus", …; default: erdos-renyi) or an experiment file'
+    parser.add_argument("kind", nargs="?", default="erdos-renyi", metavar="KIND|FILE.toml", help=words)
     parser.add_argument("--workers", type=int, metavar="M", help="number of workers (default: 20)")
     parser.add_argument("--ranks", type=int, metavar="N", help="report how well N processes can share the workers")
     parser.add_argument("--weights", help="laplacian (default), metropolis, max-degree, uniform")
     parser.add_argument("--seed", type=int, help="seed of a random graph (default: 0, or the file's first)")
     add_set(parser, "set a parameter of the graph, for example --set p=0.3")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("topology.png"),
-        metavar="FILE.png",
-        help="file for the drawing (default: topology.png)",
-    )
+    words = "file for the drawing (default: topology.png)"
+    parser.add_argument("--out", type=Path, default=Path("topology.png"), metavar="FILE.png", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,46 +25,34 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from netfleet.engines.placement import place_on, quality_on
     from netfleet.report.graph import draw_topology
+    from netfleet.runs.build import build_topology
+    from netfleet.runs.config import load_experiment, parse_overrides
+    from netfleet.topology.topology import make_topology
 
     if options.out.suffix not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {options.out}: a drawing is a .png, .svg or .pdf file")
-    topology = _topology(options)
+    if options.kind.endswith(".toml"):
+        changes = [f"topology.{change}" for change in options.set]
+        changes += [f"topology.{k}={v}" for k in ("workers", "weights") if (v := getattr(options, k)) is not None]
+        experiment = load_experiment(options.kind, changes)
+        topology = build_topology(experiment.topology, experiment.seeds[0] if options.seed is None else options.seed)
+    else:
+        graph = {"kind": options.kind, **parse_overrides(options.set)}
+        workers = graph.pop("workers", options.workers or (None if "path" in graph else 20))
+        topology = make_topology(graph, workers=workers, weights=options.weights, seed=options.seed or 0)
     table = Table(title=f"{topology.name}, {topology.m} workers", show_header=False)
     for key, value in topology.describe().items():
         if key not in ("name", "workers") and value is not None:
             table.add_row(key.replace("_", " "), f"{value:.6g}" if isinstance(value, float) else str(value))
     if options.ranks is not None:
-        table.add_row(f"on {options.ranks} ranks", _placement(topology, options.ranks))
+        if not 1 <= options.ranks <= topology.m:
+            raise ConfigError(f"--ranks must be from 1 to the number of workers, {topology.m}, got {options.ranks}")
+        sentence = quality_on(topology, place_on(topology, options.ranks)).sentence
+        table.add_row(f"on {options.ranks} ranks", sentence + " (means over rounds)" * topology.varying)
     Console().print(table)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     draw_topology(topology, options.out)
     print(f"wrote {options.out}")
     return 0
-
-
-def _placement(topology: Topology, ranks: int) -> str:
-    from netfleet.engines.placement import place_on, quality_on
-
-    if not 1 <= ranks <= topology.m:
-        raise ConfigError(f"--ranks must be from 1 to the number of workers, {topology.m}, got {ranks}")
-    sentence = quality_on(topology, place_on(topology, ranks)).sentence
-    return f"{sentence} (means over rounds)" if topology.varying else sentence
-
-
-def _topology(options: argparse.Namespace) -> Topology:
-    """The topology of an experiment file, or of a kind with its parameters."""
-    from netfleet.runs.build import build_topology
-    from netfleet.runs.config import load_experiment, parse_overrides
-    from netfleet.topology.topology import make_topology
-
-    if options.kind.endswith(".toml"):
-        changes = [f"topology.{change}" for change in options.set]
-        changes += [f"topology.{k}={v}" for k in ("workers", "weights") if (v := getattr(options, k)) is not None]
-        experiment = load_experiment(options.kind, changes)
-        return build_topology(experiment.topology, experiment.seeds[0] if options.seed is None else options.seed)
-    params = parse_overrides(options.set)
-    workers = params.pop("workers", options.workers or (None if "path" in params else 20))
-    return make_topology(
-        {"kind": options.kind, **params}, workers=workers, weights=options.weights, seed=options.seed or 0
-    )

@@ -9,30 +9,15 @@ from netfleet.cli.shared import add_experiment, interrupted, load_local, output_
 
 def add(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
-    parser.add_argument(
-        "--grid",
-        action="append",
-        default=[],
-        metavar="NAME=A,B,…",
-        help="values of a parameter (default: eta=0.001,0.003,0.01,0.03,0.1,0.3); repeat it for other parameters",
-    )
-    parser.add_argument(
-        "--halving",
-        action="store_true",
-        help="successive halving: a few rounds for all points, three times as many for the better third, and so on",
-    )
-    parser.add_argument(
-        "--target",
-        type=float,
-        metavar="A",
-        help="rank by fewest rounds to this accuracy (or loss, where there is no accuracy), not by the final value",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="folder for runs and results, resumed if it exists (default: runs/tune-NAME-HASH)",
-    )
+    option = parser.add_argument
+    words = "values of a parameter (default: eta=0.001,0.003,0.01,0.03,0.1,0.3); repeat it for other parameters"
+    option("--grid", action="append", default=[], metavar="NAME=A,B,…", help=words)
+    words = "successive halving: a few rounds for all points, three times as many for the better third, and so on"
+    option("--halving", action="store_true", help=words)
+    words = "rank by fewest rounds to this accuracy (or loss, where there is no accuracy), not by the final value"
+    option("--target", type=float, metavar="A", help=words)
+    words = "folder for runs and results, resumed if it exists (default: runs/tune-NAME-HASH)"
+    option("--out", type=Path, metavar="DIR", help=words)
 
 
 def run(options: argparse.Namespace) -> int:

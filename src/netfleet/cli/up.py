@@ -10,9 +10,8 @@ from netfleet.errors import ConfigError, TransportError
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that netfleet plan made")
-    parser.add_argument(
-        "--linger", type=seconds, default=10.0, metavar="S", help="as for netfleet node (default: %(default)g)"
-    )
+    words = "as for netfleet node (default: %(default)g)"
+    parser.add_argument("--linger", type=seconds, default=10.0, metavar="S", help=words)
 
 
 def run(options: argparse.Namespace) -> int:

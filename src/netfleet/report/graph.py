@@ -1,9 +1,4 @@
-"""Pictures of a topology: the graph with its links shaded by weight.
-
-draw_topology(make_topology("torus", workers=36), "torus.png")
-"""
-
-from __future__ import annotations
+"""Pictures of a topology: the graph with its links shaded by weight."""
 
 import math
 from pathlib import Path as File
@@ -16,7 +11,6 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
-from scipy.sparse import csr_array
 
 from netfleet.topology.topology import Topology
 
@@ -32,41 +26,33 @@ def draw_topology(topology: Topology, where: str | File | Axes) -> None:
 
     Of a time-varying topology, all links that any round uses are grey and those of round 0 shaded.
     """
-    if isinstance(where, Axes):
-        _draw_graph(topology, where)
+    if not isinstance(where, Axes):
+        figure = Figure(figsize=(6, 6), layout="constrained")
+        draw_topology(topology, figure.subplots())
+        figure.savefig(where, dpi=150)
         return
-    figure = Figure(figsize=(6, 6), layout="constrained")
-    _draw_graph(topology, figure.subplots())
-    figure.savefig(where, dpi=150)
-
-
-def _draw_graph(topology: Topology, axes: Axes) -> None:
     places = layout(topology.graph)
     ends = np.array(topology.graph.edges, dtype=int).reshape(-1, 2)
     W = topology.W()
-    weights = np.maximum(_entries(W, ends), _entries(W, ends[:, ::-1]))
+    weights = np.asarray(W.maximum(W.T)[ends[:, 0], ends[:, 1]], dtype=np.float64) if len(ends) else np.zeros(0)
     order = np.argsort(weights, kind="stable")  # heavy links on top
     curves = _curves(topology.graph, places, ends[order])
-    _draw_links(axes, curves, weights[order])
-    _draw_workers(axes, places)
-    axes.set_title(
-        f"{topology.name}: m = {topology.m}, {len(ends)} edges\n"
-        f"λ = {_digits(topology.lam)}, spectral gap 1 − λ = {topology.gap:.3g}"
-    )
-    _frame(axes, np.concatenate([places, *curves]))
-
-
-def _entries(W: csr_array, ends: npt.NDArray[np.int64]) -> Points:
-    return np.asarray(W[ends[:, 0], ends[:, 1]], dtype=np.float64) if len(ends) else np.zeros(0)
-
-
-def _frame(axes: Axes, points: Points) -> None:
-    """A square around everything drawn, even where that is a line or a point."""
+    _draw_links(where, curves, weights[order])
+    m = len(places)
+    size, rim = min(320.0, max(6.0, 6400 / m)), 0.8 if m <= LABELLED else 0.3
+    where.scatter(places[:, 0], places[:, 1], s=size, color=NODE, edgecolors="white", linewidths=rim, zorder=3)
+    for i, (x, y) in enumerate(places if m <= LABELLED else ()):
+        where.text(x, y, str(i), ha="center", va="center", color="white", fontsize=min(9, 18 / math.sqrt(m) + 3))
+    lam, gap = topology.lam, 1 - topology.lam  # λ with as many digits as tell it from one
+    digits = f"{lam:.{max(3, 1 - math.floor(math.log10(gap)))}f}" if 0 < gap < 1 else f"{lam:g}"
+    counts = f"{topology.name}: m = {topology.m}, {len(ends)} edges"
+    where.set_title(f"{counts}\nλ = {digits}, spectral gap 1 − λ = {topology.gap:.3g}")
+    points = np.concatenate([places, *curves])  # in a square, even where that is a line or a point
     low, high = points.min(axis=0), points.max(axis=0)
     half = max(0.6 * float((high - low).max()), 0.5)
     (x, y) = (low + high) / 2
-    axes.set(xlim=(x - half, x + half), ylim=(y - half, y + half), aspect="equal")
-    axes.axis("off")
+    where.set(xlim=(x - half, x + half), ylim=(y - half, y + half), aspect="equal")
+    where.axis("off")
 
 
 def _draw_links(axes: Axes, curves: list[Points], weights: Points) -> None:
@@ -75,26 +61,17 @@ def _draw_links(axes: Axes, curves: list[Points], weights: Points) -> None:
     width = min(2.0, max(0.25, 10 / math.sqrt(len(weights))))
     alpha = min(1.0, max(0.05, 40 / math.sqrt(len(weights)) / 2))
     used = weights > 0
-    idle = LineCollection([c for c, on in zip(curves, used, strict=True) if not on], colors=IDLE, linewidths=width)
-    axes.add_collection(idle)
+    busy, idle = ([c for c, on in zip(curves, used, strict=True) if on == wanted] for wanted in (True, False))
+    axes.add_collection(LineCollection(idle, colors=IDLE, linewidths=width))
     low, high = float(weights[used].min()), float(weights[used].max())
     alike = high - low <= 1e-9 * high
     scale = Normalize(low - 1 if alike else low, high)
-    links = LineCollection([c for c, on in zip(curves, used, strict=True) if on], linewidths=width, alpha=alpha)
+    links = LineCollection(busy, linewidths=width, alpha=alpha)
     links.set_color(SHADES(scale(weights[used])) if not alike else [SHADES(0.5)])
     axes.add_collection(links)
     if not alike and isinstance(axes.figure, Figure):
         bar = axes.figure.colorbar(ScalarMappable(scale, SHADES), ax=axes, shrink=0.5, pad=0.01)
         bar.set_label("weight of the link")
-
-
-def _draw_workers(axes: Axes, places: Points) -> None:
-    m = len(places)
-    size, rim = min(320.0, max(6.0, 6400 / m)), 0.8 if m <= LABELLED else 0.3
-    axes.scatter(places[:, 0], places[:, 1], s=size, color=NODE, edgecolors="white", linewidths=rim, zorder=3)
-    if m <= LABELLED:
-        for i, (x, y) in enumerate(places):
-            axes.text(x, y, str(i), ha="center", va="center", color="white", fontsize=min(9, 18 / math.sqrt(m) + 3))
 
 
 def layout(graph: nx.Graph) -> Points:
@@ -131,9 +108,3 @@ def _curves(graph: nx.Graph, places: Points, ends: npt.NDArray[np.int64]) -> lis
     across = np.c_[-along[:, 1], along[:, 0]] * bulge[:, None]
     steps = np.linspace(0, 1, 25)[:, None] if lattice else np.array([[0.0], [1.0]])
     return [p + steps * (q - p) + 4 * steps * (1 - steps) * r for p, q, r in zip(a, b, across, strict=True)]
-
-
-def _digits(lam: float) -> str:
-    """λ with as many digits as tell it from one."""
-    gap = 1 - lam
-    return f"{lam:.{max(3, 1 - math.floor(math.log10(gap)))}f}" if 0 < gap < 1 else f"{lam:g}"

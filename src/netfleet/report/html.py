@@ -1,15 +1,13 @@
 """The report of an experiment: one HTML file that contains everything, to be mailed or archived."""
 
-from __future__ import annotations
-
 import base64
 import io
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata, resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import matplotlib
@@ -19,21 +17,17 @@ from PIL import Image
 
 from netfleet.files import write_atomically
 from netfleet.report import plots, table
-from netfleet.report.plots import DPI, QUANTITIES, XName
-from netfleet.runs.compare import group, has
-
-if TYPE_CHECKING:
-    from netfleet.runs.history import History
-    from netfleet.topology.topology import Topology
+from netfleet.report.graph import draw_topology
+from netfleet.report.plots import DPI, QUANTITIES
+from netfleet.runs.config import config_hash
+from netfleet.runs.history import History, group, has
+from netfleet.topology.topology import Topology
 
 Table = Mapping[str, Any]  # of an experiment file
 PACKAGES = ("netfleet", "torch", "numpy", "scipy", "networkx", "matplotlib")
 LARGE = 300_000  # bytes of SVG above which a PNG is smaller
 MANY_LINKS = 2000  # from which a graph is drawn as PNG
-SVG: Any = {
-    "svg.hashsalt": "netfleet",
-    "svg.fonttype": "path",
-}  # ids and glyphs that depend on the figure alone
+SVG: Any = {"svg.hashsalt": "netfleet", "svg.fonttype": "path"}  # ids and glyphs that depend on the figure alone
 
 
 def write_report(
@@ -50,10 +44,10 @@ def write_report(
 
     `config` is the resolved experiment (`Experiment.to_table()`) and `config_text` the same as TOML.
     """
-    from netfleet.runs.config import config_hash  # imports torch
-
-    rows = table.summary(histories)
-    page = _template().render(
+    rows, xs = table.summary(histories), [x for x in QUANTITIES if has(histories, x)]
+    template = (resources.files("netfleet.report") / "report.html").read_text(encoding="utf-8")
+    rules = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    page = rules.from_string(template).render(
         title=title,
         lead=_lead(config, topology, rows),
         facts=_facts(config, topology, histories),
@@ -62,28 +56,24 @@ def write_report(
         rows=[_method(row, rows, histories) for row in rows],
         sampling=table.sampling_note(histories),
         several_seeds=any(row.seeds > 1 for row in rows),
-        figures=_figures(histories, topology, label_counts),
-        quantities=[(x, QUANTITIES[x].over) for x in QUANTITIES if has(histories, x)],
+        figures={
+            **{x: _image(plots.draw_curves(histories, x)) for x in xs},
+            "spread": _image(plots.draw_spread(histories)),
+            "tracking": _image(plots.draw_tracking(histories)),
+            "labels": None if label_counts is None else _image(plots.draw_labels(label_counts)),
+            "graph": _draw_graph(topology),
+        },
+        quantities=[(x, QUANTITIES[x].over) for x in xs],
         network=_network(topology),
         runs=histories,
         hash=config_hash([history.hash for history in histories]),
         config_text=config_text,
-        versions=_versions(),
+        versions=[("Python", platform.python_version()), *((name, metadata.version(name)) for name in PACKAGES)],
     )
     write_atomically(Path(path), lambda file: file.write(page.encode()))
 
 
-def _template() -> jinja2.Template:
-    text = (resources.files("netfleet.report") / "report.html").read_text(encoding="utf-8")
-    rules = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return rules.from_string(text)
-
-
-# ---- words ----
-
-
 def _lead(config: Table, topology: Topology, rows: Sequence[table.Row]) -> str:
-    """What was run, in a sentence."""
     problem = config.get("problem", {})
     task = f"minimised {_spec(problem)}" if problem else "ran"
     if "data" in problem:
@@ -91,16 +81,16 @@ def _lead(config: Table, topology: Topology, rows: Sequence[table.Row]) -> str:
         task += f", split by {_spec(problem['partition'])}," if "partition" in problem else ""
     seeds = sorted({row.seeds for row in rows}) or [0]
     times = "once each" if seeds == [1] else f"with {'up to ' * (len(seeds) > 1)}{seeds[-1]} seeds each"
+    *most, last = [row.label for row in rows] or ["Nothing"]
+    methods = f"{', '.join(most)} and {last}" if most else last
     return (
-        f"{_join(row.label for row in rows)} {task} over {topology.m} workers without a server, on the graph "
-        f"{_graph(config, topology)} (λ = {topology.lam:.4g}, spectral gap {topology.gap:.3g}), "
-        f"for {config.get('rounds', '?')} rounds, {times}."
+        f"{methods} {task} over {topology.m} workers without a server, on the graph {_graph(config, topology)} "
+        f"(λ = {topology.lam:.4g}, spectral gap {topology.gap:.3g}), for {config.get('rounds', '?')} rounds, {times}."
     )
 
 
 def _facts(config: Table, topology: Topology, histories: Sequence[History]) -> list[tuple[str, str]]:
-    """The main settings, without those that the problem does not have."""
-    problem = config.get("problem", {})
+    problem, engine = config.get("problem", {}), config.get("engine", {})
     seeds = sorted({history.seed for history in histories})
     facts = {
         "workers": topology.m,
@@ -109,13 +99,9 @@ def _facts(config: Table, topology: Topology, histories: Sequence[History]) -> l
         **{key: problem.get(key) for key in ("data", "partition", "model", "batch")},
         "rounds": config.get("rounds"),
         "seeds": ", ".join(map(str, seeds)) if len(seeds) <= 10 else f"{len(seeds)} of them",
-        "engine": _engine(config.get("engine", {})),
+        "engine": ", ".join(str(engine[key]) for key in ("kind", "dtype", "device") if key in engine),
     }
     return [(name, _spec(value)) for name, value in facts.items() if value not in (None, "")]
-
-
-def _engine(engine: Table) -> str:
-    return ", ".join(str(engine[key]) for key in ("kind", "dtype", "device") if key in engine)
 
 
 def _graph(config: Table, topology: Topology) -> str:
@@ -137,39 +123,27 @@ def _spec(value: object) -> str:
     return f"{_kind(value)} ({', '.join(params)})".strip() if params else _kind(value)
 
 
-def _join(words: Iterable[str]) -> str:
-    *most, last = list(words) or ["Nothing"]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
 def _method(row: table.Row, rows: Sequence[table.Row], histories: Sequence[History]) -> dict[str, object]:
     """A row of the table for the template: texts, and how the figures draw the method."""
-    runs = group(histories)[row.label]
-    shown = table.columns(rows)
+    (first, *_), shown = group(histories)[row.label], table.columns(rows)
+    algorithm = first.config.get("algorithm")
+    settings = [f"K = {algorithm['K']}"] if isinstance(algorithm, Mapping) and "K" in algorithm else []
+    etas = [record["eta"] for record in first if record.get("eta") is not None]  # a schedule has become numbers
+    if etas:
+        settings.append(f"η = {etas[0]:g}" + (f" → {etas[-1]:g}" if etas[-1] != etas[0] else ""))
     return {
         "label": row.label,
         "mark": row.mark,
         "reason": row.diverged[0][2] if row.diverged else "",
-        "settings": _settings(runs),
+        "settings": ", ".join(settings),
         "look": plots.looks(history.label for history in histories)[row.label],
         "cells": [(table.cell(row, column), row.label in table.best(rows, column)) for column in shown],
     }
 
 
-def _settings(runs: Sequence[History]) -> str:
-    """K and η of a method: η from the records, where a schedule has become numbers."""
-    algorithm = runs[0].config.get("algorithm")
-    steps = [f"K = {algorithm['K']}"] if isinstance(algorithm, Mapping) and "K" in algorithm else []
-    etas = [record["eta"] for record in runs[0] if record.get("eta") is not None]
-    if etas:
-        steps.append(f"η = {etas[0]:g}" + (f" → {etas[-1]:g}" if etas[-1] != etas[0] else ""))
-    return ", ".join(steps)
-
-
 def _network(topology: Topology) -> list[tuple[str, str]]:
     about = topology.describe()
     degrees = f"{about['degree_min']} to {about['degree_max']}, {about['degree_mean']:.3g} on average"
-    diameter = about["diameter"]
     lam, messages = "λ, the second largest |eigenvalue| of W", "messages in a round"
     if topology.varying:
         lam, messages = "λ, the contraction per round (W varies in time)", "messages in round 0"
@@ -177,7 +151,7 @@ def _network(topology: Topology) -> list[tuple[str, str]]:
         "workers": f"{about['workers']:,}",
         "links": f"{about['edges']:,}",
         "neighbours of a worker": str(about["degree_min"]) if about["degree_min"] == about["degree_max"] else degrees,
-        "diameter": "not computed" if diameter is None else str(diameter),
+        "diameter": "not computed" if about["diameter"] is None else str(about["diameter"]),
         "weights": str(about["weights"]),
         lam: f"{about['lambda']:.6g}",
         "spectral gap 1 − λ": f"{about['spectral_gap']:.4g}",
@@ -186,29 +160,7 @@ def _network(topology: Topology) -> list[tuple[str, str]]:
     return list(numbers.items())
 
 
-def _versions() -> list[tuple[str, str]]:
-    return [("Python", platform.python_version()), *((name, metadata.version(name)) for name in PACKAGES)]
-
-
-# ---- figures ----
-
-
-def _figures(
-    histories: Sequence[History], topology: Topology, label_counts: npt.ArrayLike | None
-) -> dict[str, str | None]:
-    xs: list[XName] = [x for x in QUANTITIES if has(histories, x)]
-    return {
-        **{x: _image(plots.draw_curves(histories, x)) for x in xs},
-        "spread": _image(plots.draw_spread(histories)),
-        "tracking": _image(plots.draw_tracking(histories)),
-        "labels": None if label_counts is None else _image(plots.draw_labels(label_counts)),
-        "graph": _draw_graph(topology),
-    }
-
-
 def _draw_graph(topology: Topology) -> str:
-    from netfleet.report.graph import draw_topology  # imports torch
-
     figure = Figure((6, 5), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     draw_topology(topology, axes)

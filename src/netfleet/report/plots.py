@@ -4,8 +4,6 @@ A line is the mean over an algorithm's seeds and its band goes from the lowest t
 `matplotlib.figure.Figure` of its own: no pyplot, no global state. An algorithm looks the same in all of them.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,11 +20,11 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from netfleet.runs.compare import Band, Floats, band, group, has
-from netfleet.runs.history import History
+from netfleet.runs.history import Band, History, band, group, has
 
 XName = Literal["round", "bytes", "samples"]
 Groups = Mapping[str, Sequence[History]]
+Looks = Mapping[str, "Look"]
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito, Tol); the strongest is NET-FLEET's.
 OURS, OTHERS = "#D55E00", ("#0072B2", "#009E73", "#AA4499", "#333333", "#56B4E9", "#E69F00", "#882255", "#999933")
@@ -34,20 +32,9 @@ DASHES: tuple[tuple[float, ...], ...] = ((5, 1.6), (1.2, 1.2), (6, 1.6, 1.2, 1.6
 MARKERS = ("s", "^", "D", "v", "P", "<", "h")
 INK, MUTED, FAINT = "#222222", "#666666", "#999999"
 Style = dict[str, Any]  # arguments of matplotlib
-STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.edgecolor": FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.7,
-    "text.color": INK,
-}
+STYLE: Any = {"font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold", "axes.titlelocation": "left"}
+STYLE |= {"axes.edgecolor": FAINT, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
+STYLE |= {"axes.grid": True, "grid.color": "#E4E4E4", "grid.linewidth": 0.7, "text.color": INK}
 TICKS: Style = {"labelsize": 8.5, "color": FAINT}  # ticks are made late, outside the style's context
 AVERAGE: Style = {"color": INK, "linewidth": 1, "linestyle": (0, (3, 1.5))}
 DPI = 150
@@ -63,8 +50,6 @@ class Metric(NamedTuple):
 
 
 class Quantity(NamedTuple):
-    """What a horizontal axis counts, and its units from small to large."""
-
     words: str  # with a place for the unit
     over: str
     units: tuple[tuple[float, str], ...]
@@ -96,8 +81,6 @@ class Subplot(NamedTuple):
 
 
 class Look(NamedTuple):
-    """How an algorithm is drawn, everywhere."""
-
     color: str
     dashes: tuple[float, ...]
     marker: str
@@ -105,7 +88,6 @@ class Look(NamedTuple):
     zorder: float
 
     def line(self) -> Style:
-        """As arguments of a matplotlib line."""
         style = (0, self.dashes) if self.dashes else "-"
         return {"color": self.color, "linestyle": style, "linewidth": self.width, "zorder": self.zorder}
 
@@ -124,16 +106,15 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
 
 def draw_curves(histories: Sequence[History], x: XName = "round") -> Figure:
     """Accuracy (or distance to the optimum), loss, consensus error and ‖∇f(x̄)‖² over rounds, bytes or samples."""
-    metrics = _metrics(histories)
-    panels = [Subplot(histories, metric, x, metric.title) for metric in metrics]
+    panels = [Subplot(histories, metric, x, metric.title) for metric in _metrics(histories)]
     return draw_panels([panels[i : i + 2] for i in range(0, len(panels), 2)], (10.4, 3.1))
 
 
 def draw_overview(histories: Sequence[History]) -> Figure:
     """The first metric over rounds, bytes and samples; below it the others over rounds."""
     first, *others = _metrics(histories) or [LOSS]
-    axes = [(x, f"{first.title} {quantity.over}") for x, quantity in QUANTITIES.items() if has(histories, x)]
-    prices = [Subplot(histories, first, x, title) for x, title in axes]
+    xs = [x for x in QUANTITIES if has(histories, x)]
+    prices = [Subplot(histories, first, x, f"{first.title} {QUANTITIES[x].over}") for x in xs]
     rest = [Subplot(histories, metric, "round", metric.title) for metric in others]
     return draw_panels([row for row in (prices, rest) if row], (12.6, 3.2))
 
@@ -151,18 +132,24 @@ def draw_spread(histories: Sequence[History]) -> Figure | None:
     if metric is None:
         return None
     groups, styles = group(histories), looks(history.label for history in histories)
-    columns = min(4, len(groups))
-    rows = math.ceil(len(groups) / columns)
+    width = min(4, len(groups))
+    rows = math.ceil(len(groups) / width)
     with matplotlib.rc_context(STYLE):
         figure = Figure((10.4, 2.4 * rows + 0.5), dpi=DPI, layout="constrained")
-        panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+        panels = figure.subplots(rows, width, sharex=True, sharey=True, squeeze=False).ravel()
         for axes, (label, runs) in zip(panels, groups.items(), strict=False):
-            _draw_workers(axes, [h for h in runs if not h.diverged] or runs, metric, styles[label])
+            sound, color = [h for h in runs if not h.diverged] or runs, styles[label].color
+            columns = [f"worker_{metric.column}_{part}" for part in ("min", "mean", "max")]
+            low, mean, high, average = (band(sound, column) for column in (*columns, metric.column))
+            axes.fill_between(low.x, low.low, high.high, color=color, alpha=0.22, linewidth=0)
+            axes.plot(mean.x, mean.mean, color=color, linewidth=1.8)
+            axes.plot(average.x, average.mean, **AVERAGE)
+            axes.tick_params(**TICKS)
             _say(axes.set_title("x"), label)
         _scale(panels[0], metric, [band(runs, f"worker_{metric.column}_mean") for runs in groups.values()])
         for axes in panels[len(groups) :]:
             axes.set_axis_off()
-        for axes in panels[max(0, len(groups) - columns) : len(groups)]:  # the lowest of each column
+        for axes in panels[max(0, len(groups) - width) : len(groups)]:  # the lowest of each column
             axes.tick_params(labelbottom=True)
         key = [Patch(color=MUTED, alpha=0.3, linewidth=0), Line2D([], [], color=MUTED), Line2D([], [], **AVERAGE)]
         words = ["all workers, lowest to highest", "mean of the workers", "average model x̄"]
@@ -211,10 +198,7 @@ def _metrics(histories: Sequence[History]) -> list[Metric]:
 
 
 def draw_panels(
-    rows: Sequence[Sequence[Subplot]],
-    size: tuple[float, float],
-    styles: Mapping[str, Look] | None = None,
-    share_y: bool = False,
+    rows: Sequence[Sequence[Subplot]], size: tuple[float, float], styles: Looks | None = None, share_y: bool = False
 ) -> Figure:
     """A figure of rows of panels, and one legend above them all; the size is that of a row."""
     groups = group({id(h): h for row in rows for panel in row for h in panel.histories}.values())
@@ -239,12 +223,15 @@ def draw_panels(
     return figure
 
 
-def _draw(axes: Axes, groups: Groups, styles: Mapping[str, Look], metric: Metric, x: XName) -> None:
+def _draw(axes: Axes, groups: Groups, styles: Looks, metric: Metric, x: XName) -> None:
     """One panel: for each algorithm the band of its sound runs, then each diverged run up to a cross at its end."""
     sound = {label: [h for h in runs if not h.diverged] for label, runs in groups.items()}
     lost = [(label, band([h], metric.column, x)) for label, runs in groups.items() for h in runs if h.diverged]
     bands = {label: band(runs, metric.column, x) for label, runs in sound.items()}
-    unit, name = _unit(x, [b.x for b in (*bands.values(), *(b for _, b in lost))])
+    # The largest unit that leaves numbers above 1.
+    largest = max((float(b.x.max()) for b in (*bands.values(), *(b for _, b in lost)) if len(b.x)), default=1.0)
+    units = QUANTITIES[x].units
+    unit, name = next((u for u in reversed(units) if u[0] <= largest), units[0])
     kept = [b for b in bands.values() if len(b.x)]
     logarithmic = _scale(axes, metric, kept or [b for _, b in lost])
     for i, (label, curve) in enumerate(bands.items()):
@@ -256,12 +243,14 @@ def _draw(axes: Axes, groups: Groups, styles: Mapping[str, Look], metric: Metric
         room = 5 * frame[1] if logarithmic else frame[1] + 0.3 * (frame[1] - frame[0])
         axes.set_ylim(frame[0], min(axes.get_ylim()[1], room))
     for label, curve in lost:
-        _draw_cross(axes, curve, styles[label], unit)
+        top = axes.transData.inverted().transform(axes.transAxes.transform((0, 0.95)))[1]
+        spot, color = (curve.x[-1:] / unit, np.minimum(curve.mean[-1:], top)), styles[label].color
+        axes.plot(*spot, marker="X", markersize=9, color=color, markeredgecolor="white", zorder=5)
     absent = [label for label, b in bands.items() if logarithmic and len(b.mean) and not (b.mean > 0).any()]
     if absent:
         note = axes.text(0.02, 0.03, "x", transform=axes.transAxes, fontsize=8, color=MUTED)
         _say(note, "exactly 0: " + ", ".join(absent))
-    axes.set(xlabel=name, ylabel=metric.label)
+    axes.set(xlabel=QUANTITIES[x].words.format(name), ylabel=metric.label)
     axes.tick_params(**TICKS)
 
 
@@ -278,22 +267,6 @@ def _draw_band(axes: Axes, curve: Band, look: Look, unit: float, shift: float = 
         axes.fill_between(places / unit, floor, high, color=look.color, alpha=0.18, linewidth=0)
 
 
-def _draw_cross(axes: Axes, curve: Band, look: Look, unit: float) -> None:
-    top = axes.transData.inverted().transform(axes.transAxes.transform((0, 0.95)))[1]
-    spot = (curve.x[-1:] / unit, np.minimum(curve.mean[-1:], top))
-    axes.plot(*spot, marker="X", markersize=9, color=look.color, markeredgecolor="white", zorder=5)
-
-
-def _draw_workers(axes: Axes, runs: Sequence[History], metric: Metric, look: Look) -> None:
-    column = f"worker_{metric.column}"
-    low, mean, high = (band(runs, f"{column}_{part}") for part in ("min", "mean", "max"))
-    average = band(runs, metric.column)
-    axes.fill_between(low.x, low.low, high.high, color=look.color, alpha=0.22, linewidth=0)
-    axes.plot(mean.x, mean.mean, color=look.color, linewidth=1.8)
-    axes.plot(average.x, average.mean, **AVERAGE)
-    axes.tick_params(**TICKS)
-
-
 def _scale(axes: Axes, metric: Metric, bands: Iterable[Band]) -> bool:
     """Set up the vertical axis and return whether it is logarithmic, so that only values above 0 can be drawn."""
     values = np.concatenate([np.empty(0), *(b.mean for b in bands)])
@@ -302,20 +275,12 @@ def _scale(axes: Axes, metric: Metric, bands: Iterable[Band]) -> bool:
     logarithmic = bool((metric.scale == "log" and positive) or (metric.scale == "auto" and wide))
     if logarithmic:
         axes.set_yscale("log")
-    if metric.scale == "percent":
+    elif metric.scale == "percent":
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     return logarithmic
 
 
-def _unit(x: XName, places: Iterable[Floats]) -> tuple[float, str]:
-    """The largest unit that leaves numbers above 1, and the axis label in words."""
-    largest = max((float(p.max()) for p in places if len(p)), default=1.0)
-    units = QUANTITIES[x].units
-    unit, name = next((u for u in reversed(units) if u[0] <= largest), units[0])
-    return unit, QUANTITIES[x].words.format(name)
-
-
-def _legend(figure: Figure, groups: Groups, styles: Mapping[str, Look], seeds: npt.NDArray[np.int64]) -> None:
+def _legend(figure: Figure, groups: Groups, styles: Looks, seeds: npt.NDArray[np.int64]) -> None:
     words, handles = list(groups), [Line2D([], [], **styles[g].line(), marker=styles[g].marker) for g in groups]
     if any(history.diverged for runs in groups.values() for history in runs):
         words.append("diverged run, drawn alone")

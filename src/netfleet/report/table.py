@@ -1,10 +1,8 @@
 """The table of results: a row per algorithm with its last values, for the terminal and the HTML report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -12,10 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from netfleet.runs.compare import group
-
-if TYPE_CHECKING:
-    from netfleet.runs.history import History
+from netfleet.runs.history import History, group
 
 
 class Stat(NamedTuple):
@@ -36,13 +31,7 @@ class Row(NamedTuple):
     values: dict[str, Stat]
 
     @property
-    def sound(self) -> bool:
-        """Whether no seed diverged; only such a row can be the best."""
-        return not self.diverged
-
-    @property
     def mark(self) -> str:
-        """A note about diverged seeds, if there are any."""
         if not self.diverged:
             return ""
         rounds = sorted({last for _, last, _ in self.diverged})
@@ -64,10 +53,8 @@ def _number(value: float) -> str:
 
 
 def _count(value: float) -> str:
-    for unit, name in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= unit:
-            return f"{value / unit:.3g}{name}"
-    return f"{value:.0f}"
+    units = ((1e9, " G"), (1e6, " M"), (1e3, " k"))
+    return next((f"{value / unit:.3g}{name}" for unit, name in units if value >= unit), f"{value:.0f}")
 
 
 def _amount(value: float) -> str:
@@ -75,8 +62,7 @@ def _amount(value: float) -> str:
 
 
 def _accuracy(stat: Stat) -> str:
-    spread = "" if stat.std is None else f" ± {100 * stat.std:.2f}"
-    return f"{100 * stat.mean:.2f}{spread}"
+    return f"{100 * stat.mean:.2f}" + ("" if stat.std is None else f" ± {100 * stat.std:.2f}")
 
 
 def _workers(stat: Stat) -> str:
@@ -103,7 +89,6 @@ VERDICTS = {
 
 
 def summary(histories: Iterable[History]) -> list[Row]:
-    """One row per label, in order of appearance."""
     return [_row(label, runs) for label, runs in group(histories).items()]
 
 
@@ -118,8 +103,8 @@ def cell(row: Row, column: Column) -> str:
 
 
 def best(rows: Sequence[Row], column: Column) -> frozenset[str]:
-    """The labels with the best mean; none in a column of costs, or where there is nothing to compare."""
-    means = {row.label: row.values[column.name].mean for row in rows if row.sound and column.name in row.values}
+    """The labels with the best mean among rows that did not diverge; none in a column of costs or for a single row."""
+    means = {row.label: row.values[column.name].mean for row in rows if not row.diverged and column.name in row.values}
     if column.best is None or len(rows) < 2 or not means:
         return frozenset()
     target = max(means.values()) if column.best == "max" else min(means.values())
@@ -129,7 +114,7 @@ def best(rows: Sequence[Row], column: Column) -> frozenset[str]:
 def verdict(rows: Sequence[Row]) -> str:
     """A sentence that compares the best algorithm with the next; empty if there is nothing to compare."""
     column = next((c for c in columns(rows) if c.name in VERDICTS), None)
-    order = [row for row in rows if row.sound and column is not None and column.name in row.values]
+    order = [row for row in rows if not row.diverged and column is not None and column.name in row.values]
     if column is None or len(order) < 2:
         return ""
     sign = -1 if column.best == "max" else 1
@@ -138,10 +123,8 @@ def verdict(rows: Sequence[Row]) -> str:
     close = abs(one.mean - other.mean) <= max(one.std or 0.0, other.std or 0.0)
     hedge = "; the difference is within one standard deviation over seeds" if close else ""
     words, unit = VERDICTS[column.name]
-    return (
-        f"{first.label} ends {words} {cell(first, column)}{unit}; "
-        f"next is {second.label} with {cell(second, column)}{unit}{hedge}."
-    )
+    then = f"next is {second.label} with {cell(second, column)}{unit}{hedge}"
+    return f"{first.label} ends {words} {cell(first, column)}{unit}; {then}."
 
 
 def print_summary(histories: Iterable[History], console: Console) -> None:
@@ -161,10 +144,8 @@ def print_summary(histories: Iterable[History], console: Console) -> None:
 
 def sampling_note(histories: Iterable[History]) -> str:
     """A note where the workers' accuracy is measured on a part of the test samples."""
-    limits = {(h.config.get("evaluation") or {}).get("worker_test_samples", 0) for h in histories}
-    if limits <= {0}:
-        return ""
-    return f"the workers' own models are scored on at most {max(limits):,} of the test samples"
+    limit = max(((h.config.get("evaluation") or {}).get("worker_test_samples", 0) for h in histories), default=0)
+    return f"the workers' own models are scored on at most {limit:,} of the test samples" if limit else ""
 
 
 def _fitting(rows: Sequence[Row], shown: Sequence[Column], console: Console) -> list[Table]:
@@ -193,8 +174,7 @@ def _table(rows: Sequence[Row], shown: Sequence[Column], label_width: int) -> Ta
 def _row(label: str, runs: Sequence[History]) -> Row:
     diverged = tuple((h.seed, h.rounds, h.diverged) for h in runs if h.diverged)
     counted = [h for h in runs if not h.diverged] or runs
-    names = ("accuracy", "distance2", "loss", "grad_norm2", "consensus_error", "bytes", "samples", "seconds")
-    values = {name: stat for name in names if (stat := _stat(counted, name)) is not None}
+    values = {column.name: stat for column in COLUMNS if (stat := _stat(counted, column.name)) is not None}
     own, low, high = (_stat(counted, f"worker_accuracy_{part}") for part in ("mean", "min", "max"))
     if own is not None and low is not None and high is not None:
         values["worker_accuracy"] = own._replace(low=low.low, high=high.high)

@@ -1,9 +1,6 @@
 """An experiment beside its theory: constants, admissible step sizes, and what was measured against the bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
@@ -12,14 +9,10 @@ from rich.table import Table
 
 from netfleet.errors import ConfigError
 from netfleet.report.plots import DPI, STYLE, TICKS, looks
-from netfleet.runs.compare import group
+from netfleet.runs.history import History, group
 from netfleet.theory.bounds import corollary
-from netfleet.theory.estimates import Estimate
 from netfleet.theory.predictions import Explained, Prediction, measured
-from netfleet.theory.theorems import MOST_ROUNDS
-
-if TYPE_CHECKING:
-    from netfleet.runs.history import History
+from netfleet.theory.theorems import MOST_ROUNDS, Theorem
 
 TARGETS = (1.0, 0.1, 0.01)  # of ‖∇f(x⁰)‖²
 TERMS = {"start": "start", "noise": "noise", "graph": "graph", "local": "local", "heterogeneity": "ζ² at x⁰"}
@@ -27,7 +20,6 @@ PLACES = 60  # points of a predicted curve
 
 
 def tables(explained: Explained) -> Iterator[Table]:
-    """Everything that is known before training."""
     predictions, rounds = explained.predictions, explained.experiment.rounds
     yield constants_table(explained)
     yield from conditions_tables(predictions)
@@ -38,53 +30,36 @@ def tables(explained: Explained) -> Iterator[Table]:
 
 
 def constants_table(explained: Explained) -> Table:
-    """The constants, and how each is known."""
     table = Table("constant", "value", "how it is known", header_style="bold")
     topology, found = explained.topology, explained.survey
+    unknown = ("–", "W changes from round to round, for which there is no theorem here")
     table.add_row("m", str(topology.m), "")
-    if topology.varying:
-        table.add_row("λ", "–", "W changes from round to round, for which there is no theorem here")
-    else:
-        table.add_row("λ", f"{topology.lam:.4g}", "of W; 1 − λ is the spectral gap")
-    rows = {
-        "L, of every worker": found.L,
-        "L of f": found.L_mean,
-        "σ², of a gradient": found.variance,
-        "ζ² at x⁰, heterogeneity": found.heterogeneity,
-        "‖∇f(x⁰)‖²": found.slope,
-    }
-    for name, estimate in rows.items():
-        table.add_row(name, _shown(estimate), estimate.how)
-    low, high = (f"{value:.4g}" for value in (found.gap.value - found.gap.error, found.gap.value))
-    table.add_row("f(x⁰) − f*", f"{low} to {high}" if found.gap.error else high, found.gap.how)
+    table.add_row("λ", *(unknown if topology.varying else (f"{topology.lam:.4g}", "of W; 1 − λ is the spectral gap")))
+    names = ("L, of every worker", "L of f", "σ², of a gradient", "ζ² at x⁰, heterogeneity", "‖∇f(x⁰)‖²")
+    estimates = (found.L, found.L_mean, found.variance, found.heterogeneity, found.slope)
+    for name, estimate in zip(names, estimates, strict=True):
+        error = f" ± {estimate.error:.1g}" if estimate.error else ""
+        table.add_row(name, f"{estimate.value:.4g}{error}", estimate.how)
+    low = f"{found.gap.value - found.gap.error:.4g} to " if found.gap.error else ""
+    table.add_row("f(x⁰) − f*", f"{low}{found.gap.value:.4g}", found.gap.how)
     return table
-
-
-def _shown(estimate: Estimate) -> str:
-    return f"{estimate.value:.4g}" + (f" ± {estimate.error:.1g}" if estimate.error else "")
 
 
 def conditions_tables(predictions: Sequence[Prediction]) -> Iterator[Table]:
     """Every upper limit on η, a table for the methods whose theorems have the same; the one that binds is marked."""
-    alike: dict[tuple[str, ...], list[Prediction]] = {}
+    alike: dict[tuple[str, ...], dict[str, Theorem]] = {}
     for p in predictions:
         if p.theorem:
-            alike.setdefault(tuple(p.theorem.conditions), []).append(p)
-    for conditions, methods in alike.items():
-        table = Table("η is at most", *(f"{p.label} (K = {p.K})" for p in methods), header_style="bold")
-        for condition in conditions:
-            table.add_row(condition, *(_limit(p, condition) for p in methods))
+            alike.setdefault(tuple(p.theorem.conditions), {})[f"{p.label} (K = {p.K})"] = p.theorem
+    for conditions, theorems in alike.items():
+        table = Table("η is at most", *theorems, header_style="bold")
+        for name in conditions:
+            limits = [(f"{theorem.conditions[name]:.3g}", name == theorem.binds) for theorem in theorems.values()]
+            table.add_row(name, *(f"[bold]{limit} binds[/bold]" if binds else limit for limit, binds in limits))
         yield table
 
 
-def _limit(p: Prediction, condition: str) -> str:
-    assert p.theorem is not None
-    value = f"{p.theorem.conditions[condition]:.3g}"
-    return f"[bold]{value} binds[/bold]" if condition == p.theorem.binds else value
-
-
 def steps_table(predictions: Sequence[Prediction]) -> Table:
-    """Each method's step size, what its theorem admits, and what that bounds."""
     table = Table("method", "K", "η", "largest admissible η", "bounded", header_style="bold")
     for p in predictions:
         known = (f"{p.theorem.largest:.3g}", p.quantity.words) if p.theorem else ("–", "–")
@@ -108,10 +83,9 @@ def terms_table(predictions: Sequence[Prediction], rounds: int) -> Table:
 def curve_table(predictions: Sequence[Prediction], rounds: int) -> Table:
     """What is promised after 1, 10, 100, … rounds and after all of them."""
     at = sorted({10**e for e in range(len(str(rounds)))} | {rounds})
-    known = [(p, p.values(at)) for p in predictions if p.theorem]
     table = Table("promised after rounds", *(f"{S:,}" for S in at), header_style="bold")
-    for p, values in known:
-        table.add_row(p.label, *(f"{values.get(S, 0.0):.3g}" for S in at))
+    for label, values in [(p.label, p.values(at)) for p in predictions if p.theorem]:
+        table.add_row(label, *(f"{values.get(S, 0.0):.3g}" for S in at))
     return table
 
 
@@ -122,35 +96,26 @@ def targets_table(predictions: Sequence[Prediction], slope: float) -> Table:
     table = Table("rounds and bytes until it promises", *heads, header_style="bold")
     for p in predictions:
         if p.theorem:
-            table.add_row(p.label, *(_reached(p, eps) for eps in targets.values()))
+            table.add_row(p.label, *(_reached(p.theorem, p.size, eps) for eps in targets.values()))
     return table
 
 
-def _reached(p: Prediction, eps: float) -> str:
-    assert p.theorem is not None
+def _reached(theorem: Theorem, size: int, eps: float) -> str:
     try:
-        rounds = p.theorem.rounds_to(eps)
+        rounds = theorem.rounds_to(eps)
     except ConfigError:
         return f"more than {MOST_ROUNDS:.0e} rounds"
-    return f"{rounds:,}, {_amount(rounds * p.size)}"
-
-
-def _amount(size: float) -> str:
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= unit:
-            return f"{size / unit:.3g} {name}"
-    return f"{size:.0f} bytes"
+    sent, units = rounds * size, ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    return f"{rounds:,}, " + next((f"{sent / u:.3g} {name}" for u, name in units if sent >= u), f"{sent:.0f} bytes")
 
 
 def notes(explained: Explained) -> list[tuple[str, bool]]:
     """Sentences for below the tables, and whether each is a warning."""
     m, rounds, seeds = explained.topology.m, explained.experiment.rounds, explained.experiment.seeds
     K, root = corollary(m, rounds)
-    speedup = (
-        f"Corollary 2, for m = {m} and {rounds:,} rounds: K = S^⅓/m, here {K}, and η = O(√(m/(SK))), here O({root:.3g})"
-    )
+    values = f"K = S^⅓/m, here {K}, and η = O(√(m/(SK))), here O({root:.3g})"
     found = [(p.sentence, p.theorem is not None and not p.admissible) for p in explained.predictions]
-    found.append((speedup, False))
+    found.append((f"Corollary 2, for m = {m} and {rounds:,} rounds: {values}", False))
     if len(seeds) > 1:
         found.append((f"The constants are those of seed {seeds[0]}; other seeds may have other graphs and data", True))
     return found
@@ -169,20 +134,13 @@ def draw_theory(histories: Sequence[History], explained: Explained) -> Figure:
             seen = measured(groups.get(p.label, []), p.quantity, explained.L, p.K)
             axes.plot(seen.x, seen.mean, color=color, label=f"{p.label}: {p.quantity.words}")
             axes.fill_between(seen.x, seen.low, seen.high, color=color, alpha=0.15, linewidth=0)
-            values = p.values(places)
-            if values:
-                axes.plot(
-                    list(values), list(values.values()), color=color, linestyle=(0, (1.2, 1.6)), label=_promised(p)
-                )
+            if values := p.values(places):
+                terms, words = p.promise(1), f"{p.label}, promised" + ("" if p.admissible else ", with an admissible η")
+                words += " (ζ² at x⁰)" if terms and terms.heterogeneity is not None else ""
+                axes.plot(list(values), list(values.values()), color=color, linestyle=(0, (1.2, 1.6)), label=words)
         axes.set(xscale="log", yscale="log", xlabel="communication rounds", ylabel="over the rounds so far")
         whose = f" (with the constants of seed {seeds[0]})" if len(seeds) > 1 else ""
         axes.set_title(f"What the theorems bound, measured and promised{whose}")
         axes.tick_params(**TICKS)
         figure.legend(loc="outside right upper", frameon=False)
     return figure
-
-
-def _promised(p: Prediction) -> str:
-    words = f"{p.label}, promised" + ("" if p.admissible else ", with an admissible η")
-    terms = p.promise(1)
-    return words + (" (ζ² at x⁰)" if terms and terms.heterogeneity is not None else "")

@@ -1,7 +1,5 @@
 """What tuning found: a table, and how good each method is over its step sizes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 
@@ -34,7 +32,6 @@ def tuning_table(results: Results, rounds: int) -> Table:
 
 
 def in_words(score: float) -> str:
-    """A score as accuracy or loss."""
     if not math.isfinite(score):
         return "diverged"
     return f"{100 * score:.2f} %" if score >= 0 else f"loss {-score:.4g}"
@@ -43,11 +40,11 @@ def in_words(score: float) -> str:
 def edge_notes(results: Results, grid: Grid) -> list[str]:
     """What should be tried further, a sentence each."""
     lost = [method for method, outcomes in results.items() if not math.isfinite(outcomes[0].score)]
-    return [f"{method} diverged at every point; try a smaller eta" for method in lost] + [
-        f"{method}: the best {name} is at the edge of the grid; try values beyond it"
-        for method, outcomes in results.items()
-        for name in at_the_edge(outcomes, grid)
-    ]
+    notes = [f"{method} diverged at every point; try a smaller eta" for method in lost]
+    for method, outcomes in results.items():
+        edges = at_the_edge(outcomes, grid)
+        notes += [f"{method}: the best {name} is at the edge of the grid; try values beyond it" for name in edges]
+    return notes
 
 
 def draw_tuning(results: Results, name: str) -> Figure:
@@ -61,7 +58,8 @@ def draw_tuning(results: Results, name: str) -> Figure:
         figure = Figure(figsize=(6.4, 4.2), dpi=DPI, layout="constrained")
         axes = figure.add_subplot()
         for method in results:
-            points = _best_at_each([o for o in outcomes if o.trial.method == method], name)
+            tried = [(dict(o.trial.point)[name], o) for o in outcomes if o.trial.method == method]
+            points = dict(sorted(tried, key=lambda pair: (pair[0], pair[1].rounds, pair[1].score)))  # the best of each
             look = styles[method]
             axes.plot(list(points), [o.score for o in points.values()], label=method, **look.line())
             for value, outcome in points.items():
@@ -79,11 +77,3 @@ def draw_tuning(results: Results, name: str) -> Figure:
         axes.tick_params(**TICKS)
         figure.legend(loc="outside lower center", ncols=min(4, len(results)), frameon=False)
     return figure
-
-
-def _best_at_each(outcomes: Sequence[Outcome], name: str) -> dict[float, Outcome]:
-    """The best outcome at each value of a parameter, by rising value."""
-    found: dict[float, Outcome] = {}
-    for outcome in sorted(outcomes, key=lambda o: (dict(o.trial.point)[name], o.rounds, o.score)):
-        found[dict(outcome.trial.point)[name]] = outcome
-    return found

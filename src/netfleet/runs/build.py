@@ -1,7 +1,5 @@
 """From an experiment's tables to its topology, problem, network and jobs, and the checks that they fit together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -30,10 +28,8 @@ def network_for(algorithm: Algorithm, topology: Topology, seed: int, faults: Fau
     """The network of an algorithm: the topology, with faults if there are any, or a server."""
     if algorithm.server:
         if faults is not None:
-            raise ConfigError(
-                f"network: {algorithm.title} has a server and no links that can fail; use participation for absent "
-                f"workers, or leave [network] out"
-            )
+            advice = "use participation for absent workers, or leave [network] out"
+            raise ConfigError(f"network: {algorithm.title} has a server and no links that can fail; {advice}")
         return CentralServer(topology.m, getattr(algorithm, "participation", 1.0), seed)
     network = topology if faults is None else Unreliable(topology, faults, seed)
     check_network(algorithm, topology, faults)
@@ -74,31 +70,19 @@ def build_topology(table: Mapping[str, Any], seed: int = 0, workers: int | None 
 
 
 def build_setting(experiment: Experiment, seed: int) -> Setting:
-    """Topology and problem of one seed."""
     topology = build_topology(experiment.topology, seed)
     return Setting(topology, build_problem(experiment.problem, topology.m, seed, experiment.engine))
 
 
 def build_problem(spec: Spec, workers: int, seed: int, engine: EngineConfig) -> Problem:
     """The problem that a specification describes, on the engine's device."""
-    _check_device(engine.device)
-    return PROBLEMS.build(
-        spec,
-        workers=workers,
-        seed=seed,
-        dtype=getattr(torch, engine.dtype),
-        device=engine.device,
-        threads=engine.threads,
-        gradients=engine.gradients,
-    )
-
-
-def _check_device(name: str) -> None:
+    place = {name: getattr(engine, name) for name in ("device", "threads", "gradients")}
     try:
-        torch.empty(1, device=name).item()
+        torch.empty(1, device=engine.device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f'device {name!r} cannot be used here ({reason}); use device = "cpu"') from None
+        raise ConfigError(f'device {engine.device!r} cannot be used here ({reason}); use device = "cpu"') from None
+    return PROBLEMS.build(spec, workers=workers, seed=seed, dtype=getattr(torch, engine.dtype), **place)
 
 
 def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, setting: Setting) -> Job:
@@ -108,10 +92,9 @@ def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, sett
     if settings.engine.kind != "simulator":
         refuse_memory(network)
     if setting.problem.mixes_buffers and isinstance(network, Unreliable) and network.has_memory:
-        raise ConfigError(
-            'network: with delay or rule = "counters" averaged running statistics may become negative; use '
-            'batch_norm = "local" or "recalibrated", or GroupNorm'
-        )
+        advice = 'use batch_norm = "local" or "recalibrated", or GroupNorm'
+        cause = 'with delay or rule = "counters" averaged running statistics may become negative'
+        raise ConfigError(f"network: {cause}; {advice}")
     check_steps(method, settings.rounds)
     return Job(setting.problem, network, method, settings.rounds, threads=settings.engine.threads)
 
@@ -120,6 +103,5 @@ def check_steps(algorithm: Algorithm, rounds: int) -> None:
     """Refuse a step size that becomes 0 where the method divides by it."""
     still = [t for t in range(rounds) if algorithm.step_size(t) == 0] if algorithm.divides_by_eta else []
     if still:
-        raise ConfigError(
-            f"{algorithm.title} divides by the step size, which is 0 in round {still[0]}; let the schedule end above 0"
-        )
+        cause = f"{algorithm.title} divides by the step size, which is 0 in round {still[0]}"
+        raise ConfigError(f"{cause}; let the schedule end above 0")

@@ -4,12 +4,10 @@ The manifest is written last and replaces its predecessor atomically, so a crash
 checkpoint. Any number of hosts can resume from it: each reads the rows of its own workers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -24,18 +22,9 @@ from netfleet.errors import CheckpointError
 from netfleet.files import write_atomically
 
 MANIFEST = "checkpoint.json"
-_BUFFERS = "buffers"
-_NETWORK = "network/"
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+_BUFFERS, _NETWORK = "buffers", "network/"
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+_DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 _COUNTERS = ("t", "bytes", "samples", "seconds")
 
 
@@ -56,19 +45,15 @@ def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
         shards = {_shard(snapshot.t, group): group for group in groups}
         text = json.dumps({"run": run_hash, "counters": counters, "shards": shards}, indent=1)
         write_atomically(folder / MANIFEST, lambda file: file.write(text.encode()))
-        _forget(folder, snapshot.t, shards)
+        # Another host may be writing a later checkpoint already, so only the files of earlier ones go.
+        for path in folder.glob("checkpoint-*.safetensors"):
+            if path.name not in shards and int(path.name.split("-")[1]) <= snapshot.t:
+                path.unlink(missing_ok=True)
 
 
 def _shard(t: int, workers: Sequence[int]) -> str:
     """A file name for this round and these workers alone, so that no file of another checkpoint is overwritten."""
     return f"checkpoint-{t}-{hashlib.sha256(json.dumps(list(workers)).encode()).hexdigest()[:8]}.safetensors"
-
-
-def _forget(folder: Path, t: int, shards: Iterable[str]) -> None:
-    """Remove the files of other checkpoints, but not of later ones: another host may be writing one already."""
-    for path in folder.glob("checkpoint-*.safetensors"):
-        if path.name not in shards and int(path.name.split("-")[1]) <= t:
-            path.unlink(missing_ok=True)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -81,8 +66,7 @@ def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str,
 
     Tensors may share memory (y = g after the first gradient); each is written in full.
     """
-    header: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
+    header, end = dict[str, Any]({"__metadata__": metadata}), 0
     for name, values in tensors.items():
         begin, end = end, end + values.numel() * values.element_size()
         header[name] = {"dtype": _DTYPES[values.dtype], "shape": list(values.shape), "data_offsets": [begin, end]}
@@ -90,33 +74,23 @@ def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str,
     text += b" " * (-len(text) % 8)
     file.write(struct.pack("<Q", len(text)) + text)
     for values in tensors.values():
-        flat = values.detach().cpu().contiguous().flatten()
-        file.write(flat.view(torch.uint8).numpy().data)
+        file.write(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def exists(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint."""
     return (folder / MANIFEST).exists()
 
 
 def reached(folder: Path) -> int:
-    """The round of the checkpoint in a folder."""
-    return int(_read_manifest(folder).counters["t"])
+    return int(_read_manifest(folder)[1]["t"])
 
 
-class _Manifest(NamedTuple):
-    """Which run a checkpoint belongs to, its counters, and the workers of each of its files."""
-
-    run: str
-    counters: dict[str, int]
-    shards: dict[str, list[int]]
-
-
-def _read_manifest(folder: Path) -> _Manifest:
+def _read_manifest(folder: Path) -> tuple[str, dict[str, int], dict[str, list[int]]]:
+    """The hash of the run that a checkpoint belongs to, its counters, and the workers of each of its files."""
     path = folder / MANIFEST
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return _Manifest(found["run"], {n: found["counters"][n] for n in _COUNTERS}, found["shards"])
+        return found["run"], {name: found["counters"][name] for name in _COUNTERS}, found["shards"]
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not a checkpoint ({error}); delete it to start from the beginning") from None
 
@@ -129,25 +103,19 @@ def load(
     workers: Sequence[int] | None = None,
 ) -> Snapshot:
     """Read the rows of some workers (None: all), with the counters of all; it must be of the run with this hash."""
-    manifest = _read_manifest(folder)
-    if manifest.run != run_hash:
-        raise CheckpointError(
-            f"{folder} belongs to run {manifest.run[:12]}, but the experiment is run {run_hash[:12]}; resume with the "
-            f"experiment that the checkpoint was made with, or choose another --out"
-        )
+    run, counters, shards = _read_manifest(folder)
+    if run != run_hash:
+        cause = f"{folder} belongs to run {run[:12]}, but the experiment is run {run_hash[:12]}"
+        advice = "resume with the experiment that the checkpoint was made with, or choose another --out"
+        raise CheckpointError(f"{cause}; {advice}")
     try:
-        found = _read(folder, manifest.shards, workers, str(device))
-        return Snapshot(
-            state=cast(State, state_type._make(found[name] for name in state_type._fields)),
-            buffers=found.get(_BUFFERS),
-            network={name.removeprefix(_NETWORK): v for name, v in found.items() if name.startswith(_NETWORK)},
-            **manifest.counters,
-        )
+        found = _read(folder, shards, workers, str(device))
+        state = cast(State, state_type._make(found[name] for name in state_type._fields))
+        network = {name.removeprefix(_NETWORK): v for name, v in found.items() if name.startswith(_NETWORK)}
+        return Snapshot(state=state, buffers=found.get(_BUFFERS), network=network, **counters)
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise CheckpointError(
-            f"{folder} does not hold a checkpoint of this run ({error}); delete {folder / MANIFEST} to start the run "
-            f"from the beginning"
-        ) from None
+        advice = f"delete {folder / MANIFEST} to start the run from the beginning"
+        raise CheckpointError(f"{folder} does not hold a checkpoint of this run ({error}); {advice}") from None
 
 
 def _read(
@@ -155,8 +123,7 @@ def _read(
 ) -> dict[str, Tensor]:
     """The wanted rows of every tensor, in the order in which they are wanted."""
     wanted = sorted(i for group in shards.values() for i in group) if workers is None else list(workers)
-    parts: dict[str, list[Tensor]] = {}
-    order: list[int] = []
+    parts, order = dict[str, list[Tensor]](), list[int]()
     for shard, group in shards.items():
         rows = [row for row, i in enumerate(group) if i in set(wanted)]
         if not rows:

@@ -13,8 +13,6 @@ that it names, alone. Its hash names the run. Labels, threads, the device and th
 they do not change the results, except for rounding.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -28,6 +26,8 @@ from typing import Any, Literal, TypeVar
 from netfleet.errors import ConfigError
 from netfleet.registry import Registry, check_type, parameters, split, suggestion
 from netfleet.topology.faults import Faults
+from netfleet.topology.graphs import GRAPHS, varies
+from netfleet.topology.weights import WEIGHTS
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -51,22 +51,19 @@ class Evaluation:
     gradient_samples: int = 10_000
 
     def __post_init__(self) -> None:
-        _at_least("evaluation.every", self.every, 1)
-        for name in ("full_every", "test_samples", "worker_test_samples", "gradient_samples"):
-            _at_least(f"evaluation.{name}", getattr(self, name), 0)
+        for name, value in asdict(self).items():
+            _at_least(f"evaluation.{name}", value, int(name == "every"))
         if self.full_every % self.every:
-            raise ConfigError(
-                f"evaluation.full_every must be a multiple of evaluation.every = {self.every}, got {self.full_every}; "
-                f"try {max(self.full_every // self.every, 1) * self.every}, or 0 to measure all every time"
-            )
+            cause = f"must be a multiple of evaluation.every = {self.every}, got {self.full_every}"
+            advice = f"try {max(self.full_every // self.every, 1) * self.every}, or 0 to measure all every time"
+            raise ConfigError(f"evaluation.full_every {cause}; {advice}")
 
     def full(self, t: int, rounds: int) -> bool:
         """Whether the evaluation after t of the rounds measures all."""
         return self.full_every == 0 or t % self.full_every == 0 or t == rounds
 
 
-#: Engine kinds of earlier versions.
-_RENAMED = {"peers": "threads"}
+_RENAMED = {"peers": "threads"}  # engine kinds of earlier versions
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,6 @@ class RunConfig:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the resolved config in its canonical form."""
         return config_hash(self.config)
 
     @property
@@ -123,19 +119,13 @@ class Experiment:
 
     def runs(self) -> list[RunConfig]:
         """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
-        labels = self._labels()
-        runs = [
-            RunConfig(label, seed, self._resolved(algorithm) | {"seed": seed})
-            for seed in self.seeds
-            for label, algorithm in zip(labels, self.algorithms, strict=True)
-        ]
+        pairs = list(zip(self._labels(), self.algorithms, strict=True))
+        runs = [RunConfig(label, s, self._resolved(table) | {"seed": s}) for s in self.seeds for label, table in pairs]
         owner: dict[str, str] = {}
         for run in runs:
             if owner.setdefault(run.folder, run.label) != run.label:
-                raise ConfigError(
-                    f"the labels {owner[run.folder]!r} and {run.label!r} would share the folder {run.folder!r}; "
-                    f"make them differ in more than case and punctuation"
-                )
+                cause = f"the labels {owner[run.folder]!r} and {run.label!r} would share the folder {run.folder!r}"
+                raise ConfigError(f"{cause}; make them differ in more than case and punctuation")
         return runs
 
     def _labels(self) -> list[str]:
@@ -143,35 +133,27 @@ class Experiment:
 
         labels: list[str] = []
         for table in self.algorithms:
-            title = getattr(ALGORITHMS[table["kind"]], "title", None)
+            title = getattr(ALGORITHMS[table["kind"]], "title", None) or table["kind"]
             short = f", {table['compress']['kind']}" if "compress" in table else ""
-            labels.append(str(table.get("label") or f"{title or table['kind']}{short}"))
+            labels.append(str(table.get("label") or f"{title}{short}"))
         for label in labels:
             if labels.count(label) > 1:
-                raise ConfigError(
-                    f"two algorithms are called {label!r}; give each a label of its own, for example "
-                    f'label = "{label}, K = 5"'
-                )
+                advice = f'give each a label of its own, for example label = "{label}, K = 5"'
+                raise ConfigError(f"two algorithms are called {label!r}; {advice}")
         return labels
 
     def _resolved(self, algorithm: Table) -> Table:
-        return {
-            "rounds": self.rounds,
-            "topology": self.topology,
-            "problem": self.problem,
-            "algorithm": {key: value for key, value in algorithm.items() if key != "label"},
-            "evaluation": asdict(self.evaluation),
-            "dtype": self.engine.dtype,
-        } | ({"network": asdict(self.network)} if self.network else {})
+        algorithm = {key: value for key, value in algorithm.items() if key != "label"}
+        table = {"rounds": self.rounds, "topology": self.topology, "problem": self.problem, "algorithm": algorithm}
+        table |= {"evaluation": asdict(self.evaluation), "dtype": self.engine.dtype}
+        return table | ({"network": asdict(self.network)} if self.network else {})
 
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""
-        table = asdict(self)
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @property
     def hash(self) -> str:
-        """Names the set of runs."""
         return config_hash([run.hash for run in self.runs()])
 
 
@@ -187,19 +169,13 @@ def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 
 def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Table:
     """An experiment file with its overrides as a table, not yet checked."""
-    return parse_overrides(overrides, _parse(_read(path), "the demo" if path is None else str(path)))
+    return parse_overrides(overrides, read_toml(path))
 
 
 def experiment(table: Mapping[str, Any]) -> Experiment:
     """A parsed experiment file as an `Experiment`, every part resolved against its registry."""
-    import netfleet.topology  # noqa: F401 (registers "matrix" weights)
-    from netfleet.topology.graphs import GRAPHS, varies
-    from netfleet.topology.weights import WEIGHTS
-
-    table = dict(table)
     algorithms = table.get("algorithms", [{"kind": "net-fleet"}])
-    if isinstance(algorithms, Mapping):
-        algorithms = [algorithms]
+    algorithms = [algorithms] if isinstance(algorithms, Mapping) else algorithms
     if not isinstance(algorithms, list) or not algorithms:
         raise ConfigError(f"algorithms must be one or more [[algorithms]] tables, got {algorithms!r}")
     topology = {"kind": "erdos-renyi", **_table(table, "topology")}
@@ -236,13 +212,12 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     hints = parameters(cls)
     for key, value in table.items():
         if key not in hints:
-            raise ConfigError(
-                f"unknown key {key!r} in {where}{suggestion(key, hints)}; known: {', '.join(sorted(hints))}"
-            )
+            known = f"{suggestion(key, hints)}; known: {', '.join(sorted(hints))}"
+            raise ConfigError(f"unknown key {key!r} in {where}{known}")
         check_type(value, hints[key].annotation, f"{key} in {where}")
-    missing = [key for key, p in hints.items() if p.default is p.empty and key not in table]
-    if missing:
-        raise ConfigError(f"{where} needs {missing[0]!r}; add {missing[0]} = …")
+    for key, hint in hints.items():
+        if hint.default is hint.empty and key not in table:
+            raise ConfigError(f"{where} needs {key!r}; add {key} = …")
     return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in table.items()})
 
 
@@ -259,12 +234,7 @@ def _resolve_problem(table: Table) -> Table:
     from netfleet.problems import LOSSES, PROBLEMS
     from netfleet.problems.models import MODELS
 
-    nested: dict[str, Registry[Any]] = {
-        "data": SOURCES,
-        "partition": PARTITIONS,
-        "model": MODELS,
-        "loss": LOSSES,
-    }
+    nested: dict[str, Registry[Any]] = {"data": SOURCES, "partition": PARTITIONS, "model": MODELS, "loss": LOSSES}
     resolved = PROBLEMS.resolve(table, dict.fromkeys(GIVEN))
     for key, registry in nested.items():
         if key in resolved:
@@ -291,53 +261,40 @@ def _table(parent: Mapping[str, Any], key: str) -> Table:
     return dict(value)
 
 
-def _read(path: str | Path | None) -> str:
-    if path is None:
-        return (resources.files("netfleet.runs") / "demo.toml").read_text(encoding="utf-8")
+def read_toml(path: str | Path | None) -> Table:
+    """The table of a TOML file; None: of the embedded demo."""
+    file = resources.files("netfleet.runs") / "demo.toml" if path is None else Path(path)
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {str(path)!r}: {error}") from None
 
 
-def read_toml(path: Path) -> Table:
-    """The table of a TOML file."""
-    return _parse(_read(path), str(path))
-
-
-def _parse(text: str, where: str) -> Table:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where} is not valid TOML: {error}") from None
-
-
 def parse_overrides(overrides: Sequence[str], table: Table | None = None) -> Table:
-    """`key=value` texts in a table (a new one unless given), values as TOML would read them."""
+    """`key=value` texts in a table (a new one unless given), values as TOML would read them.
+
+    In `a.b.c=value` a list of tables on the way means each, unless its number or kind follows.
+    """
     table = {} if table is None else table
     for override in overrides:
-        _apply(table, override)
+        path, equals, text = override.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"--set takes key=value, got {override!r}; for example --set rounds=50")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()  # a bare word is a text
+        *parents, last = path.strip().split(".")
+        targets: list[Any] = [table]
+        for name in parents:
+            targets = [inner for target in targets for inner in _inside(target, name, override)]
+        for each in [inner for target in targets for inner in (target if isinstance(target, list) else [target])]:
+            if not isinstance(each, dict):
+                raise ConfigError(f"--set {override}: {'.'.join(parents)} is not a table")
+            each[last] = value
     return table
-
-
-def _apply(table: Table, override: str) -> None:
-    """Set `a.b.c=value` in the table; a list of tables on the way means each, unless its number or kind follows."""
-    path, equals, text = override.partition("=")
-    if not equals or not path.strip():
-        raise ConfigError(f"--set takes key=value, got {override!r}; for example --set rounds=50")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()  # a bare word is a text
-    *parents, last = path.strip().split(".")
-    targets: list[Any] = [table]
-    for name in parents:
-        targets = [inner for target in targets for inner in _inside(target, name, override)]
-    tables = [table for target in targets for table in (target if isinstance(target, list) else [target])]
-    if not all(isinstance(table, dict) for table in tables):
-        raise ConfigError(f"--set {override}: {'.'.join(parents)} is not a table")
-    for each in tables:
-        each[last] = value
 
 
 def _inside(target: Any, name: str, override: str) -> list[Any]:

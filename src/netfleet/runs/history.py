@@ -1,13 +1,14 @@
-"""The append-only record of a run: one JSON line per evaluation, beside the resolved config and its hash."""
+"""The append-only record of a run, one JSON line per evaluation beside its config; and histories side by side."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ CONFIG_FILE, HISTORY_FILE = "config.json", "history.jsonl"
 
 #: One evaluation: the round and what was measured, by name; None where a value does not exist.
 Record = dict[str, Any]
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass
@@ -54,7 +56,7 @@ class History:
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
 
-    def __getitem__(self, column: str) -> npt.NDArray[np.float64]:
+    def __getitem__(self, column: str) -> Floats:
         if not any(column in record for record in self.records):
             raise KeyError(f"no column {column!r}; there are: {', '.join(self.columns)}")
         values = [record.get(column) for record in self.records]
@@ -62,7 +64,6 @@ class History:
 
     @property
     def columns(self) -> list[str]:
-        """The names of what was measured."""
         return list(dict.fromkeys(name for record in self.records for name in record))
 
     @property
@@ -72,7 +73,6 @@ class History:
 
     @property
     def last(self) -> Record:
-        """The last record."""
         return self.records[-1]
 
     def timeless(self) -> list[Record]:
@@ -97,8 +97,7 @@ class History:
 
     def write_config(self) -> None:
         """Begin the run's folder: the resolved config, its hash, and an empty history."""
-        if self.folder is None:
-            return
+        assert self.folder is not None
         self.folder.mkdir(parents=True, exist_ok=True)
         self.keep_until(-1)  # the config comes last: a folder that has one is a run
         content = {"hash": self.hash, "label": self.label, "seed": self.seed, "config": self.config}
@@ -134,3 +133,37 @@ class History:
         if path is not None:
             figure.savefig(path)
         return figure
+
+
+class Band(NamedTuple):
+    """Mean, lowest and highest over seeds at each place of the horizontal axis."""
+
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def group(histories: Iterable[History]) -> dict[str, list[History]]:
+    """The histories of each label, labels in order of appearance."""
+    groups: dict[str, list[History]] = {}
+    for history in histories:
+        groups.setdefault(history.label, []).append(history)
+    return groups
+
+
+def band(histories: Iterable[History], column: str, x: str = "round") -> Band:
+    """Mean and range of a column over seeds, which meet by round; a round counts the seeds that reached it."""
+    points: dict[int, list[tuple[float, float]]] = {}
+    for history in histories:
+        for record in history:
+            place, value = record.get(x), record.get(column)
+            if place is not None and value is not None and math.isfinite(value):
+                points.setdefault(record["round"], []).append((place, value))
+    rows = [np.array(points[t], dtype=np.float64).T for t in sorted(points)]
+    statistics = [(places.mean(), values.mean(), values.min(), values.max()) for places, values in rows]
+    return Band(*np.array(statistics, dtype=np.float64).reshape(-1, 4).T)
+
+
+def has(histories: Iterable[History], column: str) -> bool:
+    return any(record.get(column) is not None for history in histories for record in history)

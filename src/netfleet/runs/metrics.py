@@ -3,13 +3,13 @@
 Every host measures its own workers and takes part in the sums over all workers (`engines/collective.py`).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from netfleet.algorithms.base import State
 from netfleet.engines.collective import Collective, SingleHost
+from netfleet.engines.host import Host
+from netfleet.engines.job import Snapshot
 from netfleet.problems.base import Problem
 from netfleet.runs.config import Evaluation
 from netfleet.runs.history import Record
@@ -26,90 +26,54 @@ def consensus_error(x: Tensor, collective: Collective = _WHOLE, m: int | None = 
     return collective.total(own[None]) / m
 
 
-def tracking_error(state: State, collective: Collective = _WHOLE) -> Tensor | None:
-    """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
-    pair = _conserved(state)
-    if pair is None:
-        return None
-    blocks = zip(*(torch.split(vector, _BLOCK, dim=1) for vector in pair), strict=True)
-    total = torch.cat([collective.total(_difference(*block)) for block in blocks])
-    return total.norm()  # type: ignore[no-any-return]
-
-
-def conserved_gap(state: State) -> Tensor | None:
+def conserved_gap(state: State, columns: slice = slice(None)) -> Tensor | None:
     """yᵢ − gᵢ, or what takes its place, of every row, `[rows, d]`; None for states that track nothing."""
-    pair = _conserved(state)
-    return None if pair is None else _difference(*pair)
-
-
-def _conserved(state: State) -> tuple[Tensor, ...] | None:
     fields = dict(zip(state._fields, state, strict=True))
     for names in (("c",), ("v", "v_i"), ("y", "g"), ("y", "u")):
         if fields.keys() >= set(names):
-            return tuple(fields[name] for name in names)
+            first, *second = (fields[name][:, columns].cpu().double() for name in names)
+            return first - second[0] if second else first
     return None
 
 
-def _difference(first: Tensor, second: Tensor | None = None) -> Tensor:
-    gap = first.cpu().double()
-    return gap if second is None else gap - second.cpu().double()
+def tracking_error(state: State, collective: Collective = _WHOLE) -> Tensor | None:
+    """‖Σᵢ (yᵢ − gᵢ)‖, or what takes its place, which a tracking method keeps at 0; None for other states."""
+    gaps = (conserved_gap(state, slice(i, i + _BLOCK)) for i in range(0, state.x.shape[1], _BLOCK))
+    totals = [collective.total(gap) for gap in gaps if gap is not None]
+    return torch.cat(totals).norm() if totals else None
 
 
-def measure(
-    problem: Problem,
-    state: State,
-    buffers: Tensor | None,
-    collective: Collective,
-    evaluation: Evaluation,
-    *,
-    full: bool = True,
-) -> Record:
-    """The metrics of one moment, from the state of the problem's workers.
+def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: bool = True) -> Record:
+    """The metrics of one moment, from the state of the host's workers.
 
     Unless `full`, without the expensive ones: the scores of the workers' own models, and f and ∇f. Only the host that
     keeps the record has the scores of x̄.
     """
-    x, m = state.x, collective.count(problem.m)
+    problem, collective, x, buffers = host.problem, host.collective, snapshot.state.x, snapshot.buffers
+    m = collective.count(problem.m)
     mean = collective.total(x) / m
     shared = None if buffers is None else (collective.total(buffers) / m)[None]
-    record = _scores(problem, mean, shared, evaluation.test_samples) if collective.keeps_record else {}
+    record: Record = {}
+    if collective.keeps_record:
+        scores = problem.evaluate(mean[None], buffers=shared, limit=evaluation.test_samples)
+        accuracy = None if scores.accuracy is None else scores.accuracy.item()
+        record = {"accuracy": accuracy, "loss": scores.loss.item()}
     if full:
-        record |= _worker_scores(problem, x, buffers, evaluation.worker_test_samples, collective)
+        own = problem.evaluate(x, workers=problem.workers, buffers=buffers, limit=evaluation.worker_test_samples)
+        for name, values in (("worker_accuracy", own.accuracy), ("worker_loss", own.loss)):
+            every = None if values is None else collective.gather(values, problem.workers).cpu().double()
+            for part in ("mean", "min", "max"):
+                record[f"{name}_{part}"] = None if every is None else getattr(every, part)().item()
     everyone = m == problem.m  # a site knows its own worker only
     consensus = consensus_error(x, collective, m) if everyone else None
     record["consensus_error"] = None if consensus is None else consensus.item()
     if full and evaluation.gradient:
         record |= _objective(problem, mean, evaluation.gradient_samples, collective, consensus)
-    error = tracking_error(state, collective) if everyone else None
+    error = tracking_error(snapshot.state, collective) if everyone else None
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
     return record
-
-
-def _scores(problem: Problem, mean: Tensor, buffers: Tensor | None, limit: int) -> Record:
-    scores = problem.evaluate(mean[None], buffers=buffers, limit=limit)
-    accuracy = None if scores.accuracy is None else scores.accuracy.item()
-    return {"accuracy": accuracy, "loss": scores.loss.item()}
-
-
-def _worker_scores(problem: Problem, x: Tensor, buffers: Tensor | None, limit: int, collective: Collective) -> Record:
-    scores = problem.evaluate(x, workers=problem.workers, buffers=buffers, limit=limit)
-    found: Record = {}
-    for name, values in (("worker_accuracy", scores.accuracy), ("worker_loss", scores.loss)):
-        found |= _spread(name, None if values is None else collective.gather(values, problem.workers))
-    return found
-
-
-def _spread(name: str, values: Tensor | None) -> Record:
-    if values is None:
-        return {f"{name}_{part}": None for part in ("mean", "min", "max")}
-    values = values.cpu().to(torch.float64)
-    return {
-        f"{name}_mean": values.mean().item(),
-        f"{name}_min": values.min().item(),
-        f"{name}_max": values.max().item(),
-    }
 
 
 def _objective(problem: Problem, mean: Tensor, limit: int, collective: Collective, consensus: Tensor | None) -> Record:
@@ -119,8 +83,5 @@ def _objective(problem: Problem, mean: Tensor, limit: int, collective: Collectiv
     share = rows / m
     value, slope = collective.total(value[None] * share), collective.total(slope[None] * share)
     norm2 = slope.cpu().double().square().sum()
-    return {
-        "train_loss": value.item(),
-        "grad_norm2": norm2.item(),
-        "stationarity": None if consensus is None else (norm2 + consensus.to(norm2.device)).item(),
-    }
+    both = None if consensus is None else (norm2 + consensus.to(norm2.device)).item()
+    return {"train_loss": value.item(), "grad_norm2": norm2.item(), "stationarity": both}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -33,34 +31,23 @@ class Display:
         """A run that was announced is not made."""
 
 
-class Quiet(Display):
-    """No display."""
+Quiet = Display
 
 
 class Live(Display):
     """Shows the speed, the time left, accuracy and consensus error of the current run; finished runs stay visible."""
 
     def __init__(self, console: Console, runs: int = 1) -> None:
-        self.console, self.runs = console, runs
-        self._begun = 0
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            _RoundsPerSecond(),
-            _TimeLeft(compact=True),
-            TextColumn("{task.fields[note]}"),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self.console, self.runs, self._begun = console, runs, 0
+        numbers = (BarColumn(bar_width=24), MofNCompleteColumn(), _RoundsPerSecond(), _TimeLeft(compact=True))
+        label, note = (TextColumn(f"{{task.{name}}}") for name in ("description", "fields[note]"))
+        self._progress = Progress(label, *numbers, note, console=console, disable=not console.is_terminal)
 
     def __enter__(self) -> Live:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def begin(self, label: str, done: int, rounds: int) -> None:
@@ -118,7 +105,6 @@ def in_words(seconds: float) -> str:
 
 
 def describe(record: Record) -> str:
-    """The two numbers to watch."""
     if record.get("accuracy") is not None:
         quality = f"accuracy {100 * record['accuracy']:.1f} %"
     elif record.get("distance2") is not None:

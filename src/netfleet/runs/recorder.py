@@ -1,7 +1,5 @@
 """The recorder of a run: it measures snapshots that are due, appends them to the history, and writes checkpoints."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -18,8 +16,6 @@ from netfleet.runs.progress import Display
 
 
 class RunRecorder(Recorder):
-    """Keeps a run's history, in memory or in a folder."""
-
     def __init__(
         self, history: History, algorithm: Algorithm, settings: Experiment, display: Display, stop: int | None = None
     ) -> None:
@@ -46,16 +42,10 @@ class RunRecorder(Recorder):
 
     def _measure(self, snapshot: Snapshot, host: Host) -> None:
         collective, full = host.collective, self.evaluation.full(snapshot.t, self.rounds)
-        measured = measure(host.problem, snapshot.state, snapshot.buffers, collective, self.evaluation, full=full)
+        record: Record = {"round": snapshot.t, **measure(snapshot, host, self.evaluation, full=full)}
         sent, used = collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
-        record: Record = {
-            "round": snapshot.t,
-            **measured,
-            "eta": self.algorithm.step_size(max(snapshot.t - 1, 0)),
-            "bytes": sent,
-            "samples": used,
-            "seconds": snapshot.seconds,
-        }
+        eta = self.algorithm.step_size(max(snapshot.t - 1, 0))
+        record |= {"eta": eta, "bytes": sent, "samples": used, "seconds": snapshot.seconds}
         bad = [name for name, value in record.items() if value is not None and not math.isfinite(value)]
         if collective.total(torch.tensor([len(bad)])) > 0:  # one host only knows the scores of x̄
             raise diverged(self.algorithm, bad[0] if bad else "a measured value", max(snapshot.t - 1, 0))

@@ -1,7 +1,5 @@
 """What a method needs of the network that carries its messages."""
 
-from __future__ import annotations
-
 import torch
 
 from netfleet.algorithms.base import Algorithm
@@ -22,11 +20,17 @@ def check_network(method: Algorithm, topology: Topology, faults: Faults | None) 
     """Reject a network on which a method over a graph diverges or cannot be run."""
     varying = topology.varying or faults is not None
     if isinstance(method, Compressed) and method.memory and varying:
-        raise ConfigError(
-            "compress: differences need constant weights, but these change from round to round; add "
-            "memory = false to send the vectors themselves, or use a fixed graph without failures"
-        )
-    _check_eigenvalues(method, topology)
+        cause = "compress: differences need constant weights, but these change from round to round"
+        advice = "add memory = false to send the vectors themselves, or use a fixed graph without failures"
+        raise ConfigError(f"{cause}; {advice}")
+    if method.least_eigenvalue > -1 and not topology.weight_sequence.symmetric:
+        cause = f"{topology.name!r} has rounds in which a worker does not hear those that hear it"
+        advice = "use another graph, or a method that tracks gradients"
+        raise ConfigError(f"{method.title} needs symmetric weights, but {cause}; {advice}")
+    if method.least_eigenvalue > -1 and topology.least_eigenvalue < method.least_eigenvalue - 1e-9:
+        least = topology.least_eigenvalue
+        cause = f"{method.title} diverges if W has an eigenvalue below {method.least_eigenvalue:.3g}"
+        raise ConfigError(f"{cause}, and the least is {least:.3g} here; {method.remedy(least)}")
     if method.sums_differences and varying and topology.m > 1:
         carrier = topology if faults is None else Unreliable(topology, faults)
         if overshoots(method, carrier):
@@ -38,22 +42,6 @@ def check_network(method: Algorithm, topology: Topology, faults: Faults | None) 
             )
 
 
-def _check_eigenvalues(method: Algorithm, topology: Topology) -> None:
-    if method.least_eigenvalue <= -1:
-        return
-    if not topology.weight_sequence.symmetric:
-        raise ConfigError(
-            f"{method.title} needs symmetric weights, but {topology.name!r} has rounds in which a worker does not hear "
-            f"those that hear it; use another graph, or a method that tracks gradients"
-        )
-    least = topology.least_eigenvalue
-    if least < method.least_eigenvalue - 1e-9:
-        raise ConfigError(
-            f"{method.title} diverges if W has an eigenvalue below {method.least_eigenvalue:.3g}, and the least is "
-            f"{least:.3g} here; {method.remedy(least)}"
-        )
-
-
 def overshoots(method: Algorithm, network: Network) -> bool:
     """Whether the workers' disagreement grows `GROWTH`-fold in a trial without gradients.
 
@@ -62,14 +50,10 @@ def overshoots(method: Algorithm, network: Network) -> bool:
     problem = Quadratics(network.m, d=4, dtype=torch.float64)
     problem.A.zero_()
     method, host, f = method.with_eta(1.0), Simulator(problem, network, threads=1), Counted(problem)
-    state, first = begin(host, method, f, problem.b), _disagreement(problem.b)
+    state, first = begin(host, method, f, problem.b), float((problem.b - problem.b.mean(dim=0)).norm())
     for t in range(ROUNDS):
         state = advance(host, method, f, t, state)
-        now = _disagreement(state.x) / first
+        now = float((state.x - state.x.mean(dim=0)).norm()) / first
         if not 1e-2 < now < GROWTH:
             return not now < 1
     return False
-
-
-def _disagreement(x: torch.Tensor) -> float:
-    return float((x - x.mean(dim=0)).norm())

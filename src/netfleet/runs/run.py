@@ -1,10 +1,8 @@
 """From an experiment to its histories and its report."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import networkx as nx
 import tomli_w
+from rich.console import Console
 
 from netfleet.algorithms import Algorithm
 from netfleet.engines import Engine, make_engine
@@ -23,15 +22,7 @@ from netfleet.problems import Problem
 from netfleet.registry import Spec
 from netfleet.runs import checkpoint
 from netfleet.runs.build import Setting, Settings, build_job, build_problem, build_topology
-from netfleet.runs.config import (
-    EngineConfig,
-    Evaluation,
-    Experiment,
-    RunConfig,
-    config_hash,
-    make,
-    make_engine_config,
-)
+from netfleet.runs.config import EngineConfig, Evaluation, Experiment, RunConfig, config_hash, make, make_engine_config
 from netfleet.runs.history import CONFIG_FILE, History, Record
 from netfleet.runs.progress import Display, Live, Quiet
 from netfleet.runs.recorder import RunRecorder
@@ -65,14 +56,12 @@ def run_experiment(
     if out is not None:
         engine.collective.first(lambda: _prepare(out, experiment, resume, overwrite))
         agreed(engine.collective, lambda: _check_seen(out))
-    histories = []
+    histories, make_run = [], partial(run_one, display=display or Quiet(), resume=resume, engine=engine)
     for run in runs:
         folder = None if out is None else out / run.folder
         label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
-        job = partial(jobs.__getitem__, run.folder) if run.folder in jobs else partial(build, run)
-        histories.append(
-            run_one(experiment, run, job, folder, display or Quiet(), label=label, resume=resume, engine=engine)
-        )
+        job = partial(jobs.pop, run.folder) if run.folder in jobs else partial(build, run)
+        histories.append(make_run(experiment, run, job, folder, label=label))
         jobs.pop(run.folder, None)
     return histories
 
@@ -117,10 +106,9 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
     """Create the folder; existing runs in it are changed only with `resume` or `overwrite`."""
     found = sorted(path.parent for path in out.glob(f"*/{CONFIG_FILE}"))
     if found and not resume and not overwrite:
-        raise CheckpointError(
-            f"{out} already holds runs ({', '.join(p.name for p in found[:3])}{', …' if len(found) > 3 else ''}); "
-            f"add --resume to resume them, --overwrite to delete them and start again, or choose another --out"
-        )
+        names = ", ".join([*(path.name for path in found[:3]), *["…"] * (len(found) > 3)])
+        advice = "add --resume to resume them, --overwrite to delete them and start again, or choose another --out"
+        raise CheckpointError(f"{out} already holds runs ({names}); {advice}")
     for run in experiment.runs() if resume else []:
         if (out / run.folder / CONFIG_FILE).exists():
             _check_same(run, out / run.folder)
@@ -135,11 +123,9 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
 
 def _check_seen(out: Path) -> None:
     """On a cluster every process writes into one folder."""
-    if not (out / EXPERIMENT_FILE).exists():
-        raise ConfigError(
-            f"this process does not see {out / EXPERIMENT_FILE}, which rank 0 has written; --out must be a folder that "
-            f"all machines share"
-        )
+    if not (file := out / EXPERIMENT_FILE).exists():
+        advice = "--out must be a folder that all machines share"
+        raise ConfigError(f"this process does not see {file}, which rank 0 has written; {advice}")
 
 
 def write_experiment(path: Path, experiment: Experiment) -> None:
@@ -152,10 +138,9 @@ def _check_same(run: RunConfig, folder: Path) -> History:
     """The history in the folder, which must be of this run."""
     history = History.load(folder)
     if history.hash != run.hash:
-        raise CheckpointError(
-            f"{folder} holds run {history.hash[:12]}, but the experiment is run {run.hash[:12]}; resume with the "
-            f"experiment that it was started with ({folder.parent / EXPERIMENT_FILE}), or choose another --out"
-        )
+        cause = f"{folder} holds run {history.hash[:12]}, but the experiment is run {run.hash[:12]}"
+        started = f"the experiment that it was started with ({folder.parent / EXPERIMENT_FILE})"
+        raise CheckpointError(f"{cause}; resume with {started}, or choose another --out")
     return history
 
 
@@ -187,19 +172,10 @@ def write_report_files(experiment: Experiment, histories: list[History], setting
     """Write `curves.png` and `report.html` for the histories, and return their paths; `settings` made the runs."""
     from netfleet.report import draw_overview, write_report
 
-    curves, page = out / "curves.png", out / "report.html"
-    picture = draw_overview(histories)
-    write_atomically(curves, lambda file: picture.savefig(file, format="png"))
-    table = without_none(experiment.to_table())
-    write_report(
-        page,
-        histories=histories,
-        topology=settings.topology,
-        label_counts=settings.label_counts,
-        config=table,
-        config_text=tomli_w.dumps(table),
-        title=experiment.name,
-    )
+    curves, page, table = out / "curves.png", out / "report.html", without_none(experiment.to_table())
+    write_atomically(curves, partial(draw_overview(histories).savefig, format="png"))
+    write = partial(write_report, page, topology=settings.topology, label_counts=settings.label_counts)
+    write(histories=histories, config=table, config_text=tomli_w.dumps(table), title=experiment.name)
     return [curves, page]
 
 
@@ -235,29 +211,20 @@ def simulate(
     if rounds < 1:
         raise ConfigError(f"rounds must be at least 1, got {rounds}")
     named = {"algorithm": algorithm, "topology": topology, "problem": problem, "workers": workers}
-    if not isinstance(evaluation, Evaluation):
-        evaluation = make(Evaluation, evaluation or {}, "evaluation")
-    if not isinstance(engine, EngineConfig):
-        engine = make_engine_config(engine or {}, "engine")
+    evaluation = evaluation if isinstance(evaluation, Evaluation) else make(Evaluation, evaluation or {}, "evaluation")
+    engine = engine if isinstance(engine, EngineConfig) else make_engine_config(engine or {}, "engine")
     faults = network if isinstance(network, Faults) else make(Faults, network or {}, "network")
-    faulty = faults if faults.any else None
-    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=faulty)
-    setting = _setting(topology, problem, workers, seed, engine)
-    job = build_job(algorithm, seed, settings, setting)
+    unreliable = faults if faults.any else None
+    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=unreliable)
+    job = build_job(algorithm, seed, settings, _setting(topology, problem, workers, seed, engine))
     config = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
     if faults.any:
         config["network"] = asdict(faults)
-    config |= {
-        "rounds": rounds,
-        "seed": seed,
-        "evaluation": asdict(settings.evaluation),
-        "dtype": settings.engine.dtype,
-    }
-    title = job.algorithm.title
-    history = History(config, config_hash(config), title, seed)
-    with _display(progress) as display:
+    config |= {"rounds": rounds, "seed": seed, "evaluation": asdict(evaluation), "dtype": engine.dtype}
+    history = History(config, config_hash(config), job.algorithm.title, seed)
+    with Live(Console(stderr=True)) if progress else nullcontext(Quiet()) as display:
         recorder = RunRecorder(history, job.algorithm, settings, display)
-        _train(make_engine(engine.kind), replace(job, recorder=recorder), history, display, title)
+        _train(make_engine(engine.kind), replace(job, recorder=recorder), history, display, history.label)
     if history.diverged:
         raise DivergedError(history.diverged)
     return history
@@ -266,7 +233,6 @@ def simulate(
 def _setting(
     topology: Topology | nx.Graph | Spec, problem: Problem | Spec, workers: int | None, seed: int, engine: EngineConfig
 ) -> Setting:
-    """The topology and the problem of `simulate`, which must have the same workers."""
     if isinstance(topology, str):
         count = workers if workers is not None else problem.m if isinstance(problem, Problem) else 20
         topology = {"kind": topology, "workers": count}
@@ -277,17 +243,6 @@ def _setting(
     if not isinstance(problem, Problem):
         problem = build_problem(problem, topology.m, seed, engine)
     if problem.m != topology.m or workers not in (None, topology.m):
-        raise ConfigError(
-            f"the problem has {problem.m} workers, the topology {topology.m}"
-            + ("" if workers is None else f", and workers = {workers}")
-            + "; make them agree"
-        )
+        asked = "" if workers is None else f", and workers = {workers}"
+        raise ConfigError(f"the problem has {problem.m} workers, the topology {topology.m}{asked}; make them agree")
     return Setting(topology, problem)
-
-
-def _display(progress: bool) -> AbstractContextManager[Display]:
-    if not progress:
-        return nullcontext(Quiet())
-    from rich.console import Console
-
-    return Live(Console(stderr=True))

@@ -5,8 +5,6 @@ them three times as many, until one is left with all. A run resumes where it sto
 Halving favours points that start fast: it may keep a large step size that fails late.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -27,10 +25,8 @@ from netfleet.runs.run import run_one
 
 Grid = Mapping[str, Sequence[float]]
 GRID: Grid = {"eta": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
-#: One in FACTOR points of a stage enters the next one, which has FACTOR times the rounds.
-FACTOR = 3
-#: The score of a point is over the evaluations in the last tenth of its rounds.
-LAST = 0.1
+FACTOR = 3  # one in so many points of a stage enters the next one, which has so many times the rounds
+LAST = 0.1  # share of the rounds whose evaluations are the score of a point
 
 
 def parse_grid(texts: Sequence[str]) -> Grid:
@@ -50,15 +46,12 @@ def parse_grid(texts: Sequence[str]) -> Grid:
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of a method's grid."""
-
     method: str
     point: tuple[tuple[str, float], ...]
     experiment: Experiment
 
     @property
     def label(self) -> str:
-        """The method and the point."""
         return ", ".join([self.method, *(f"{name} = {value:g}" for name, value in self.point)])
 
 
@@ -80,28 +73,20 @@ class Outcome:
 
 def trials(experiment: Experiment, grid: Grid = GRID) -> dict[str, list[Trial]]:
     """The points of every method, by its label; parameters that a method does not have are left out."""
-    _check(experiment, grid)
+    known = {name for table in experiment.algorithms for name in table} - {"kind", "label", "compress"}
+    for name, values in grid.items():
+        if name not in known:
+            others = f"{suggestion(name, known)}; they have: {', '.join(sorted(known))}"
+            raise ConfigError(f"no algorithm of the experiment has a parameter {name!r}{others}")
+        if not values or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            raise ConfigError(f"the grid of {name} must be one or more numbers, got {list(values)}")
     found: dict[str, list[Trial]] = {}
     labels = [run.label for run in experiment.runs()][: len(experiment.algorithms)]
     for label, table in zip(labels, experiment.algorithms, strict=True):
         names = [name for name in grid if name in table]
-        for values in itertools.product(*(grid[name] for name in names)):
-            point = tuple(zip(names, values, strict=True))
-            tried = replace(experiment, algorithms=(_at(table, point),))
-            found.setdefault(label, []).append(Trial(label, point, tried))
+        points = [tuple(zip(names, at, strict=True)) for at in itertools.product(*(grid[name] for name in names))]
+        found[label] = [Trial(label, p, replace(experiment, algorithms=(_at(table, p),))) for p in points]
     return found
-
-
-def _check(experiment: Experiment, grid: Grid) -> None:
-    known = {name for table in experiment.algorithms for name in table} - {"kind", "label", "compress"}
-    for name, values in grid.items():
-        if name not in known:
-            raise ConfigError(
-                f"no algorithm of the experiment has a parameter {name!r}{suggestion(name, known)}; they have: "
-                f"{', '.join(sorted(known))}"
-            )
-        if not values or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
-            raise ConfigError(f"the grid of {name} must be one or more numbers, got {list(values)}")
 
 
 def _at(table: Table, point: Sequence[tuple[str, float]]) -> Table:
@@ -126,9 +111,8 @@ def starts(experiment: Experiment, grid: Grid = GRID, *, halving: bool = False) 
     """How many times a run is started or resumed."""
     total = 0
     for points in trials(experiment, grid).values():
-        left = len(points)
-        for _ in stages(experiment.rounds, left, experiment.evaluation.every, halving):
-            total, left = total + left, math.ceil(left / FACTOR)
+        for stage, _ in enumerate(stages(experiment.rounds, len(points), experiment.evaluation.every, halving)):
+            total += math.ceil(len(points) / FACTOR**stage)
     return total * len(experiment.seeds)
 
 
@@ -149,35 +133,27 @@ def tune(
     if target is not None and not math.isfinite(target):
         raise ConfigError(f"the target must be a number (an accuracy such as 0.9, or a loss), got {target}")
     methods = trials(experiment, grid)
-    jobs = _build_jobs(experiment, methods)
+    setting = Settings(experiment, keep=len(experiment.seeds))
+    jobs = {  # of all trials by the hash of their run, so bad input is found before the first run starts
+        run.hash: build_job(run.config["algorithm"], run.seed, trial.experiment, setting(run.seed))
+        for trial in itertools.chain.from_iterable(methods.values())
+        for run in trial.experiment.runs()
+    }
     if target is not None:
         problem = next(iter(jobs.values())).problem
         scores = problem.evaluate(problem.start()[None], limit=1)
         _check_target(target, labelled=scores.accuracy is not None)
     results = {}
     for method, points in methods.items():
-        outcomes: dict[str, Outcome] = {}
-        left = points
+        outcomes, left = dict[str, Outcome](), points
         for rounds in stages(experiment.rounds, len(points), experiment.evaluation.every, halving):
             for trial in left:
-                made = [
-                    _run(trial, run, jobs[run.hash], out, display or Quiet(), rounds) for run in trial.experiment.runs()
-                ]
+                made = [_run(trial, r, jobs[r.hash], out, display or Quiet(), rounds) for r in trial.experiment.runs()]
                 outcomes[trial.label] = _outcome(trial, made, rounds, target)
             ranked = sorted((outcomes[trial.label] for trial in left), key=lambda o: o.rank)
             left = [outcome.trial for outcome in ranked[: math.ceil(len(ranked) / FACTOR)]]
         results[method] = sorted(outcomes.values(), key=lambda o: (-o.rounds, o.rank))
     return results
-
-
-def _build_jobs(experiment: Experiment, methods: Mapping[str, Sequence[Trial]]) -> dict[str, Job]:
-    """The jobs of all trials by the hash of their run; bad input is found before the first run starts."""
-    setting = Settings(experiment, keep=len(experiment.seeds))
-    return {
-        run.hash: build_job(run.config["algorithm"], run.seed, trial.experiment, setting(run.seed))
-        for trial in itertools.chain.from_iterable(methods.values())
-        for run in trial.experiment.runs()
-    }
 
 
 def _check_target(target: float, *, labelled: bool) -> None:
@@ -186,22 +162,16 @@ def _check_target(target: float, *, labelled: bool) -> None:
 
 
 def _outcome(trial: Trial, made: Sequence[History], rounds: int, target: float | None) -> Outcome:
-    made = [_until(history, rounds) for history in made]
+    # A saved run may have more records than those up to this round.
+    made = [replace(history, records=[r for r in history if r["round"] <= rounds]) for history in made]
     hits = [None if target is None or h.diverged else rounds_to(h, target) for h in made]
     known = [hit for hit in hits if hit is not None]
     reached = float(np.mean(known)) if len(known) == len(made) else None
     return Outcome(trial, float(np.mean([score(h) for h in made])), rounds, reached)
 
 
-def _until(history: History, rounds: int) -> History:
-    """The history up to a round: a saved run may have more records."""
-    return replace(history, records=[record for record in history if record["round"] <= rounds])
-
-
 def _run(trial: Trial, run: RunConfig, job: Job, out: Path | None, display: Display, rounds: int) -> History:
     folder = None if out is None else out / run.hash[:16]
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
     return run_one(trial.experiment, run, lambda: job, folder, display, label=trial.label, stop=rounds)
 
 
@@ -209,8 +179,7 @@ def score(history: History) -> float:
     """The mean over the last tenth of the rounds of accuracy, else of −loss; −∞ if the run diverged."""
     if history.diverged or not history.records:
         return -math.inf
-    since = (1 - LAST) * history.rounds
-    return float(np.mean([_quality(r) for r in history.records if r["round"] >= since]))
+    return float(np.mean([_quality(r) for r in history if r["round"] >= (1 - LAST) * history.rounds]))
 
 
 def rounds_to(history: History, target: float) -> int | None:
@@ -237,8 +206,5 @@ def at_the_edge(outcomes: Sequence[Outcome], grid: Grid) -> list[str]:
     """The parameters whose best value is the first or the last of several in the grid."""
     if not math.isfinite(outcomes[0].score):
         return []
-    return [
-        name
-        for name, value in outcomes[0].trial.point
-        if len(grid[name]) > 1 and value in (min(grid[name]), max(grid[name]))
-    ]
+    ends = {name: (min(values), max(values)) for name, values in grid.items() if len(values) > 1}
+    return [name for name, value in outcomes[0].trial.point if value in ends.get(name, ())]

@@ -32,23 +32,19 @@ class Constants(NamedTuple):
         whole(m=self.m)
         _contracting(self.lam)
         positive(L=self.L)
-        for name in ("variance", "gap", "spread", "heterogeneity"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"the theory needs a {name} that is a finite number from 0 on, got {getattr(self, name)!r}"
-                )
+        for name, value in zip(self._fields[3:], self[3:], strict=True):
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"the theory needs a {name} that is a finite number from 0 on, got {value!r}")
         return self
 
 
 def whole(**counts: float) -> None:
-    """Raise unless each is at least 1."""
     for name, value in counts.items():
         if not 1 <= value < math.inf:
             raise ConfigError(f"the theory needs {name} to be at least 1, got {name} = {value!r}")
 
 
 def positive(**values: float) -> None:
-    """Raise unless each is finite and above 0."""
     for name, value in values.items():
         if not 0 < value < math.inf:
             raise ConfigError(f"the theory needs {name} to be a finite number above 0, got {name} = {value!r}")

@@ -4,8 +4,6 @@ The theorem's L and σ² hold everywhere, and the estimates at x⁰ are at most 
 not admit is not admissible, and one that they admit may still not be.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,6 +15,7 @@ from netfleet.problems.base import Problem
 from netfleet.runs.metrics import consensus_error
 from netfleet.theory.bounds import Constants
 
+Apply = Callable[[Tensor], Tensor]
 _ROUND = 1 << 40  # a round that no training reaches: its mini-batches serve for estimates
 
 
@@ -29,8 +28,6 @@ class Estimate(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """All that the theory asks of a problem."""
-
     L: Estimate  # the worst worker's
     L_mean: Estimate  # of f
     variance: Estimate  # σ², the worst worker's
@@ -55,7 +52,7 @@ def smoothness(problem: Problem, iterations: int = 200, tolerance: float = 0.01)
     and is below it if the iteration stays near another. The estimate says nothing about the curvature at other points.
     """
     point = problem.start().expand(len(problem.workers), -1)
-    each = _power(lambda v: _curvature(problem, point, v), _directions(problem, len(point)), iterations, tolerance)
+    each = _power(lambda v: _curvature(problem, point, v), problem, len(point), iterations, tolerance)
     return max(each, key=lambda estimate: estimate.value)._replace(how="at x⁰, worst worker, power iteration")
 
 
@@ -66,7 +63,7 @@ def mean_smoothness(problem: Problem, iterations: int = 200, tolerance: float = 
     def apply(v: Tensor) -> Tensor:
         return _curvature(problem, point, v.expand_as(point)).mean(dim=0, keepdim=True)
 
-    (found,) = _power(apply, _directions(problem, 1), iterations, tolerance)
+    (found,) = _power(apply, problem, 1, iterations, tolerance)
     return found._replace(how="at x⁰, power iteration")
 
 
@@ -78,9 +75,8 @@ def variance(problem: Problem, draws: int = 32) -> Estimate:
     """
     point = problem.start().repeat(len(problem.workers), 1)
     exact = problem.full_grad(point)
-    squares = torch.stack(
-        [(problem.grad(point, problem.sample(_ROUND, k)) - exact).double().square().sum(dim=1) for k in range(draws)]
-    )
+    errors = (problem.grad(point, problem.sample(_ROUND, k)) - exact for k in range(draws))
+    squares = torch.stack([error.double().square().sum(dim=1) for error in errors])
     one, other = squares[::2], squares[1::2]
     chosen = [judged[:, chosen.mean(dim=0).argmax()] for chosen, judged in ((one, other), (other, one))]
     error = sum((half.var() / len(half)).item() for half in chosen) ** 0.5 / 2
@@ -112,13 +108,11 @@ def gap(problem: Problem, L: float, steps: int = 50) -> Estimate:
         else:
             step /= 2
     low = max(0.0, value.item() - least.item())
-    how = "at most: f(x⁰), for a loss that is never negative; "
-    how += f"at least {low:.3g}, by {steps} steps of gradient descent"
-    return Estimate(value.item(), value.item() - low, how)
+    how = f"at least {low:.3g}, by {steps} steps of gradient descent"
+    return Estimate(value.item(), value.item() - low, f"at most: f(x⁰), for a loss that is never negative; {how}")
 
 
 def survey(problem: Problem) -> Survey:
-    """All constants: those that the problem knows, and estimates of the others."""
     mean = mean_smoothness(problem)
     each = smoothness(problem) if problem.smoothness is None else Estimate(problem.smoothness, how="known")
     noise = variance(problem) if problem.variance is None else Estimate(problem.variance, how="known")
@@ -127,11 +121,14 @@ def survey(problem: Problem) -> Survey:
     return Survey(each, mean, noise, heterogeneity(problem), apart, Estimate(slope, how="exact"))
 
 
-def _power(apply: Callable[[Tensor], Tensor], v: Tensor, iterations: int, tolerance: float) -> list[Estimate]:
-    """The largest |eigenvalue| for each row of start vectors, from H² so that λ and −λ may both be there.
+def _power(apply: Apply, problem: Problem, rows: int, iterations: int, tolerance: float) -> list[Estimate]:
+    """The largest |eigenvalue| for each of some random start vectors, from H² so that λ and −λ may both be there.
 
     ‖H²v − s²v‖ = s r with s = ‖Hv‖ puts some |eigenvalue| within r of s.
     """
+    generator = randomness.torch_generator("curvature", problem.seed)
+    v = torch.randn(rows, problem.d, generator=generator, dtype=problem.dtype).to(problem.device)
+    v = torch.nn.functional.normalize(v)
     image = apply(v)
     for _ in range(iterations):
         size = image.norm(dim=1, keepdim=True)
@@ -148,10 +145,3 @@ def _curvature(problem: Problem, x: Tensor, v: Tensor) -> Tensor:
     h = torch.finfo(x.dtype).eps ** (1 / 3) * (1 + x.norm(dim=1, keepdim=True))
     difference: Tensor = problem.full_grad(x + h * v) - problem.full_grad(x - h * v)
     return difference.div_(2 * h)
-
-
-def _directions(problem: Problem, rows: int) -> Tensor:
-    """Unit vectors to begin with."""
-    generator = randomness.torch_generator("curvature", problem.seed)
-    v = torch.randn(rows, problem.d, generator=generator, dtype=problem.dtype).to(problem.device)
-    return torch.nn.functional.normalize(v)

@@ -1,14 +1,13 @@
 """What the theorems say of an experiment's methods, and what a run measured, as the same quantity."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from netfleet.algorithms.base import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.algorithms.dsgd import DSGD
 from netfleet.algorithms.fedavg import FedAvg
@@ -16,16 +15,12 @@ from netfleet.algorithms.generalized_fedavg import GeneralizedFedAvg
 from netfleet.algorithms.gt_sgd import GTSGD
 from netfleet.algorithms.net_fleet import NetFleet
 from netfleet.runs.build import Setting, network_for
-from netfleet.runs.compare import Band, band
-from netfleet.runs.history import History
+from netfleet.runs.config import Experiment
+from netfleet.runs.history import Band, History, Record, band
 from netfleet.theory.bounds import Bound, Constants
 from netfleet.theory.estimates import Survey, survey
 from netfleet.theory.theorems import METRIC, Quantity, Theorem, dsgd, fedavg, theorem_1
-
-if TYPE_CHECKING:
-    from netfleet.algorithms import Algorithm
-    from netfleet.runs.config import Experiment
-    from netfleet.topology.topology import Topology
+from netfleet.topology.topology import Topology
 
 EVALUATIONS = 400  # of a run, at least, where it has so many rounds
 Floats = npt.NDArray[np.float64]
@@ -50,25 +45,19 @@ class Prediction(NamedTuple):
         return self.theorem.quantity if self.theorem else METRIC
 
     def promise(self, S: int) -> Bound | None:
-        """The bound after S rounds, term by term."""
         return self.theorem.promise(S, self.eta if self.admissible else None) if self.theorem else None
 
     def values(self, rounds: Sequence[int]) -> dict[int, float]:
-        """The bound after each of these numbers of rounds."""
-        found = {S: self.promise(S) for S in rounds}
-        return {S: terms.total for S, terms in found.items() if terms is not None}
+        return {S: terms.total for S in rounds if (terms := self.promise(S)) is not None}
 
     @property
     def sentence(self) -> str:
-        """The step size beside the theorem's condition."""
         if self.theorem is None:
             return f"{self.label}: no theorem for this: {self.why}"
-        limit = (
-            f"the largest that {self.theorem.name} admits, {self.theorem.largest:.3g}, which {self.theorem.binds} binds"
-        )
-        if self.admissible:
-            return f"{self.label}: η = {self.eta:.4g} does not exceed {limit}"
-        return f"{self.label}: η = {self.eta:.4g} is {times(self.eta / self.theorem.largest)} {limit}"
+        name, largest, binds = self.theorem.name, self.theorem.largest, self.theorem.binds
+        verb = "does not exceed" if self.admissible else f"is {times(self.eta / largest)}"
+        limit = f"the largest that {name} admits, {largest:.3g}, which {binds} binds"
+        return f"{self.label}: η = {self.eta:.4g} {verb} {limit}"
 
 
 def times(factor: float) -> str:
@@ -79,8 +68,6 @@ def times(factor: float) -> str:
 
 
 class Explained(NamedTuple):
-    """What is known before training."""
-
     experiment: Experiment  # evaluated as often as the comparison needs
     topology: Topology
     survey: Survey
@@ -147,29 +134,20 @@ def watched(experiment: Experiment, predictions: Sequence[Prediction], L: float)
 
 def measured(histories: Sequence[History], quantity: Quantity, L: float, K: int) -> Band:
     """What the runs of a method had of a theorem's quantity after each evaluation, over seeds."""
-    found = band([_with_quantity(history, quantity, L) for history in histories], "quantity")
-    after = [running(found.x, values, quantity, K) for values in (found.mean, found.low, found.high)]
-    return Band(found.x[1:], *after)
-
-
-def running(rounds: Floats, values: Floats, quantity: Quantity, K: int) -> Floats:
-    """Mean or least over the rounds before each but the first of some rounds, from the values in those rounds.
-
-    The mean is (1/(SK)) Σₛ Σₖ of values that are linear in between: the trapezoid rule, with half of the first step
-    instead of half of the last, for a theorem's sum begins at x⁰ and ends before the last model.
-    """
-    if quantity.least:
-        return np.asarray(np.minimum.accumulate(values)[:-1])
-    areas = np.diff(rounds) * (values[1:] + values[:-1]) / 2
-    return np.asarray((areas.cumsum() + (values[:1] - values[1:]) / (2 * K)) / rounds[1:])
-
-
-def _with_quantity(history: History, quantity: Quantity, L: float) -> History:
-    """A history of ‖∇f(x̄)‖², with the consensus error if the theorem has it, where it was measured."""
     weight = L**2 if quantity.consensus else 0.0
-    records = [
-        {"round": r["round"], "quantity": r["grad_norm2"] + weight * r["consensus_error"]}
-        for r in history
-        if r.get("grad_norm2") is not None
-    ]
-    return History(history.config, history.hash, history.label, history.seed, records, history.diverged)
+
+    def summed(r: Record) -> Record:
+        return {"round": r["round"], "quantity": r["grad_norm2"] + weight * r["consensus_error"]}
+
+    known = [[summed(r) for r in history if r.get("grad_norm2") is not None] for history in histories]
+    found = band([History({}, records=records) for records in known], "quantity")
+
+    # The mean is (1/(SK)) Σₛ Σₖ of values that are linear in between: the trapezoid rule, with half of the first step
+    # instead of half of the last, for a theorem's sum begins at x⁰ and ends before the last model.
+    def running(values: Floats) -> Floats:
+        if quantity.least:
+            return np.asarray(np.minimum.accumulate(values)[:-1])
+        areas = np.diff(found.x) * (values[1:] + values[:-1]) / 2
+        return np.asarray((areas.cumsum() + (values[:1] - values[1:]) / (2 * K)) / found.x[1:])
+
+    return Band(found.x[1:], *(running(values) for values in (found.mean, found.low, found.high)))

@@ -1,9 +1,4 @@
-"""Convergence theorems with a problem's constants filled in: what each bounds, admits and promises.
-
-DSGD's and FedAvg's are written down from memory of their papers (docs/theory.md).
-"""
-
-from __future__ import annotations
+"""Convergence theorems with constants filled in; DSGD's and FedAvg's are written from memory (docs/theory.md)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,8 +15,6 @@ MOST_ROUNDS = 10**18  # a promise beyond it is useless
 
 
 class Quantity(NamedTuple):
-    """What a theorem bounds."""
-
     words: str
     consensus: bool = False  # whether (L²/m) Σᵢ‖xᵢ − x̄‖² is added to ‖∇f(x̄)‖²
     least: bool = False  # the least over rounds rather than the mean
@@ -40,18 +33,32 @@ class Theorem:
     quantity: Quantity
     conditions: Mapping[str, float]  # upper limits on η by their formulas
     bound: Callable[[float, int], Bound | None]  # by η and S; None where η is not admissible
-    best_step: Callable[[int], float]  # by S: the admissible η at which the bound is least, 0 where no step is needed
+    gap: float  # f(x⁰) − f*
+    closed_form: Callable[[int], float] | None = None  # of `best_step`
     vectors: int = 1  # in a message
 
     @property
     def binds(self) -> str:
-        """The strictest condition."""
         return min(self.conditions, key=self.conditions.__getitem__)
 
     @property
     def largest(self) -> float:
-        """The largest admissible η."""
         return self.conditions[self.binds]
+
+    def best_step(self, S: int) -> float:
+        """The admissible η at which the bound after S rounds is least, 0 where no step is needed."""
+        if self.closed_form or self.gap == 0:
+            return self.closed_form(S) if self.closed_form else 0.0
+
+        def at(eta: float) -> float:
+            found = self.bound(eta, S)
+            return math.inf if found is None else found.total
+
+        top = math.log(self.largest)  # convex over concave in η, a bound falls and then rises
+        found = minimize_scalar(
+            lambda log: at(math.exp(log)), bounds=(top - 60, top), method="bounded", options={"xatol": 1e-9}
+        )
+        return min(math.exp(float(found.x)), self.largest, key=at)
 
     def promise(self, S: int, eta: float | None = None) -> Bound | None:
         """The bound after S rounds, at the best admissible η unless one is given; None if no step is needed."""
@@ -62,20 +69,21 @@ class Theorem:
         """The fewest rounds after which the theorem promises ε, with the best admissible η for that many rounds."""
         if not eps > 0:
             raise ConfigError(f"the target must be above 0, got ε = {eps!r}")
+
+        def reached(S: int) -> bool:
+            promised = self.promise(S)
+            return promised is None or promised.total <= eps
+
         high = 1
-        while self._least(high) > eps:
+        while not reached(high):
             high *= 2
             if high > MOST_ROUNDS:
                 raise ConfigError(f"ε = {eps!r} would take more than 10^18 rounds by the theorem; ask for a larger ε")
         low = high // 2
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self._least(middle) > eps else (low, middle)
+            low, high = (low, middle) if reached(middle) else (middle, high)
         return high
-
-    def _least(self, S: int) -> float:
-        promised = self.promise(S)
-        return 0.0 if promised is None else promised.total
 
 
 def theorem_1(c: Constants, K: int) -> Theorem:
@@ -92,7 +100,7 @@ def theorem_1(c: Constants, K: int) -> Theorem:
     def bound(eta: float, S: int) -> Bound | None:
         return bounds.bound(c, eta, K, S) if eta <= largest else None
 
-    return Theorem(f"Theorem 1 (K = {K})", METRIC, limits, bound, best_step, vectors=2)
+    return Theorem(f"Theorem 1 (K = {K})", METRIC, limits, bound, c.gap, best_step, vectors=2)
 
 
 def dsgd(c: Constants) -> Theorem:
@@ -119,7 +127,7 @@ def dsgd(c: Constants) -> Theorem:
         )
 
     limits = {"(1−λ)/(6L√m)": (1 - lam) / (6 * L * math.sqrt(m))}
-    return Theorem("Lian et al. 2017, Theorem 1,", GRADIENT, limits, bound, _numerical(c, limits, bound))
+    return Theorem("Lian et al. 2017, Theorem 1,", GRADIENT, limits, bound, c.gap)
 
 
 def fedavg(c: Constants, K: int, eta_g: float = 1.0) -> Theorem:
@@ -146,27 +154,4 @@ def fedavg(c: Constants, K: int, eta_g: float = 1.0) -> Theorem:
             heterogeneity=6 * K * drift * c.heterogeneity / share,
         )
 
-    return Theorem("Yang, Fang, Liu 2021, Theorem 1,", LEAST_GRADIENT, limits, bound, _numerical(c, limits, bound))
-
-
-def _numerical(
-    c: Constants, limits: Mapping[str, float], bound: Callable[[float, int], Bound | None]
-) -> Callable[[int], float]:
-    """Finds where a bound is least in (0, largest]: convex over concave in η, it falls and then rises."""
-    largest = min(limits.values())
-
-    def best_step(S: int) -> float:
-        if c.gap == 0:
-            return 0.0
-
-        def at(eta: float) -> float:
-            found = bound(eta, S)
-            return math.inf if found is None else found.total
-
-        top = math.log(largest)
-        found = minimize_scalar(
-            lambda log: at(math.exp(log)), bounds=(top - 60, top), method="bounded", options={"xatol": 1e-9}
-        )
-        return min(math.exp(float(found.x)), largest, key=at)
-
-    return best_step
+    return Theorem("Yang, Fang, Liu 2021, Theorem 1,", LEAST_GRADIENT, limits, bound, c.gap)

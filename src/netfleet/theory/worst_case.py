@@ -4,11 +4,9 @@ On fᵢ(x) = Aᵢx²/2 + cᵢx a round is linear in state, offsets c and noise, 
 method itself on a basis. The theorem's left-hand side is then a quadratic form in c plus a multiple of σ², and so is
 its right-hand side with f* in place of E𝔓_S: the largest ratio over all c, from x⁰ = 0, is a generalized eigenvalue,
 and the noise has a ratio of its own. That inequality holds for all c and σ at these W, A, K, η and S if and only if
-neither exceeds 1. The printed one, with E𝔓_S, is stronger; it follows from what `least_descent` looks at. Each Aᵢ may
-have either sign; only f needs to be bounded from below.
+neither exceeds 1. The printed one, with E𝔓_S, is stronger: it also needs 𝔓 to fall in every round. Each Aᵢ may have
+either sign; only f needs to be bounded from below.
 """
-
-from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
@@ -33,7 +31,6 @@ class Worst(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The larger of both."""
         return max(self.start, self.noise)
 
 
@@ -47,17 +44,20 @@ def constants(W: Array, A: Array) -> Constants:
 @np.errstate(over="ignore", invalid="ignore")
 def worst(W: Array, A: Array, K: int, eta: float, doublings: int = 16) -> Worst:
     """The largest ratios after 1, 2, 4, … rounds; infinite where NET-FLEET diverges."""
-    c, m, slope = constants(W, A), len(W), float(A.mean())
-    system = _System(W, A, K, eta)
+    c, m, slope, ones = constants(W, A), len(W), float(A.mean()), np.ones(W.shape) / len(W)
+    system = LinearRound(W, A, K, eta)
     step, noise = system.after  # of the state with the offsets beside it
     begin = np.concatenate([np.zeros((m, m)), np.eye(m), np.eye(m), np.eye(m)])  # x⁰ = 0, y⁰ = g⁰ = c
     shaken = begin * (np.arange(4 * m) < 3 * m)[:, None]  # y⁰ = g⁰ = noise, c = 0
-    once = sum(_metric(x.state, slope, c.L) for x in system.models)
-    within = sum(float(np.trace(_metric(x.noise, slope, c.L, offsets=False))) for x in system.models)
+    once = sum(metric_form(x.state, slope, c.L) for x in system.models)
+    within = sum(float(np.trace(metric_form(x.noise, slope, c.L, offsets=False))) for x in system.models)
     sums, sums_of_sums, power = once, np.zeros_like(once), step  # over s < S: T^sᵀ H T^s, and of these sums; T^S
     found = Worst(0.0, 0.0)
     for S in (2**j for j in range(doublings + 1)):
-        root = _root_of_right(c, slope, eta, K, S)
+        # R^(−½) of the right-hand side cᵀRc without noise: f(0) − f* = c̄²/(2Ā), and y⁰ has the spread of c.
+        gap = theory.bound(c._replace(gap=1.0), eta, K, S).total / (2 * slope)
+        spread = theory.bound(c._replace(spread=1.0), eta, K, S).total
+        root = ones / np.sqrt(gap / m) + (np.eye(m) - ones) / np.sqrt(spread)
         form = root @ begin.T @ sums @ begin @ root / (S * K)
         if not np.isfinite([form.max(), form.min(), sums_of_sums.max(), sums_of_sums.min()]).all():
             return Worst(np.inf, np.inf)
@@ -70,40 +70,13 @@ def worst(W: Array, A: Array, K: int, eta: float, doublings: int = 16) -> Worst:
     return found
 
 
-def _metric(x: Array, slope: float, L: float, *, offsets: bool = True) -> Array:
+def metric_form(x: Array, slope: float, L: float, *, offsets: bool = True) -> Array:
     """Theorem 1's metric as a form in what the models x `[m, n]` are linear in, the last m of it being the offsets."""
     m = len(x)
     gradient = slope * x.mean(0)
     if offsets:
         gradient[-m:] += 1 / m
     return np.asarray(np.outer(gradient, gradient) + L**2 / m * x.T @ (x - x.mean(0)))
-
-
-def least_descent(W: Array, A: Array, K: int, eta: float) -> float:
-    """The least that 𝔓 falls in a round beyond (η/2) Σₖ metric, without noise, over all states that tracking allows.
-
-    A state is any x around x̄ = 0, offsets c and y with g = Ax + c and ȳ = ḡ. The result is the least eigenvalue of a
-    quadratic form, with every variable scaled so that its own term is 1 in magnitude.
-    """
-    c, m, slope = constants(W, A), len(W), float(A.mean())
-    system = _System(W, A, K, eta)
-    step, _ = system.after
-    mean, ones = np.kron([1, 0, 0, 0], np.ones(m)) / m, np.kron([0, 0, 0, 1], np.ones(m)) / m
-    centre = np.eye(m) - 1 / m
-    potential = slope / 2 * np.outer(mean, mean) + (np.outer(mean, ones) + np.outer(ones, mean)) / 2  # f(x̄)
-    weights = np.diag([1.0, theory.C1(c.lam, K) * eta**2, 0.0, 0.0]) / (m**2 * K)
-    potential += np.kron(weights, centre)
-    falls = potential - step.T @ potential @ step
-    falls -= eta / 2 * sum(_metric(x.state, slope, c.L) for x in system.models)
-    apart = np.linalg.svd(centre)[0][:, : m - 1]  # what is around a mean of 0, in m − 1 variables
-    x = np.hstack([apart, np.zeros((m, 2 * m - 1))])
-    offset = np.hstack([np.zeros((m, 2 * m - 2)), np.eye(m)])
-    g = A[:, None] * x + offset
-    y = g.mean(0) + np.hstack([np.zeros((m, m - 1)), apart, np.zeros((m, m))])
-    states = np.vstack([x, y, g, offset])
-    form = states.T @ falls @ states
-    scale = np.sqrt(np.abs(form.diagonal()))
-    return float(np.linalg.eigvalsh(form / np.outer(scale, scale))[0])
 
 
 class Case(NamedTuple):
@@ -161,14 +134,6 @@ def climb(rng: np.random.Generator, side: Side, starts: int = 30, steps: int = 3
     return case
 
 
-def _root_of_right(c: Constants, slope: float, eta: float, K: int, S: int) -> Array:
-    """R^(−½) of Theorem 1's right-hand side cᵀRc without noise: f(0) − f* = c̄²/(2Ā), and y⁰ has the spread of c."""
-    gap = theory.bound(c._replace(gap=1.0), eta, K, S).total / (2 * slope)
-    spread = theory.bound(c._replace(spread=1.0), eta, K, S).total
-    ones = np.ones((c.m, c.m)) / c.m
-    return np.asarray(ones / np.sqrt(gap / c.m) + (np.eye(c.m) - ones) / np.sqrt(spread))
-
-
 class _Map(NamedTuple):
     """A linear function of the state before a round with the offsets beside it, and of the round's noise."""
 
@@ -176,7 +141,7 @@ class _Map(NamedTuple):
     noise: Array
 
 
-class _System:
+class LinearRound:
     """A round's matrices: what it makes of the state, and the models x_{s,0}, …, x_{s,K−1} within it."""
 
     def __init__(self, W: Array, A: Array, K: int, eta: float) -> None:
@@ -193,11 +158,9 @@ class _System:
         self.models = [self._map(x) for x in (state.x, *self.calls[:-1])]
 
     def sample(self, t: int, k: int) -> int:
-        """As a problem's; here the number of the gradient."""
         return k
 
     def grad(self, x: Tensor, k: int) -> Tensor:
-        """As a problem's, for all columns of the basis."""
         self.calls.append(x.clone())
         return self.A * x + self.offset + self.noise[len(self.calls) - 1]
 
