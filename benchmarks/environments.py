@@ -40,8 +40,7 @@ def environment(script: Path, make: bool = True) -> str:
 def install_steps(needs: dict[str, Any]) -> list[list[str]]:
     """torch first and alone, so that the packages that ask for it find the build for CPUs."""
     torch = [package for package in needs["dependencies"] if package.startswith("torch==")]
-    without = needs.get("tool", {}).get("netfleet", {}).get("no-deps", [])
-    return [step for step in (torch, needs["dependencies"], ["--no-deps", *without] if without else []) if step]
+    return [step for step in (torch, needs["dependencies"]) if step]
 
 
 def _find_python(version: str) -> str:

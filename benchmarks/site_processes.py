@@ -39,34 +39,28 @@ BEGIN, LOOK, SETUP = 120.0, 0.02, 90.0
 
 @dataclass(frozen=True)
 class System:
-    """`netfleet node`: how its processes are started in a folder with the work, and how far they are."""
+    """How the processes of a system are started in a folder with the work, and how far they are."""
 
     name: str
     away: float  # seconds to watch the others while a node is away
     patience: float = 0.0
     again: tuple[str, ...] = ()  # options of a node that was killed
     verbs: tuple[str, ...] = ("node",)
+    adapter: tuple[str, str] | None = None  # its Python and its script; None: netfleet
 
     def command(self, folder: Path, verb: str, more: Sequence[str]) -> list[str]:
+        if self.adapter:
+            return [self.adapter[0], str(ADAPTERS / self.adapter[1]), str(folder), verb, *more]
         i, *options = more
         return [sys.executable, "-m", "netfleet", "node", str(folder / "plan" / f"s{i}"), "--linger", "1", *options]
 
     def reached(self, folder: Path, i: int) -> int:
-        return int(json.loads((folder / "plan" / f"s{i}" / "run" / "checkpoint.json").read_text())["counters"]["t"])
-
-
-@dataclass(frozen=True)
-class AdaptedSystem(System):
-    """A system with an adapter, in its own environment."""
-
-    python: str = ""
-    script: str = ""
-
-    def command(self, folder: Path, verb: str, more: Sequence[str]) -> list[str]:
-        return [self.python, str(ADAPTERS / self.script), str(folder), verb, *more]
-
-    def reached(self, folder: Path, i: int) -> int:
-        return int((folder / f"round-{i}").read_text())
+        """The rounds that node i has done."""
+        saved = folder / f"round-{i}" if self.adapter else folder / "plan" / f"s{i}" / "run" / "checkpoint.json"
+        try:
+            return int(saved.read_text() if self.adapter else json.loads(saved.read_text())["counters"]["t"])
+        except (FileNotFoundError, ValueError):
+            return 0
 
 
 def write_work(folder: Path, patience: float = 0.0) -> None:
@@ -136,11 +130,7 @@ class RunningSystem:
         return self.processes[f"node-{i}"].poll() is None and not (self.folder / f"ended-{i}").exists()
 
     def reached(self, i: int) -> int:
-        """The rounds that node i has done."""
-        try:
-            return self.system.reached(self.folder, i)
-        except (FileNotFoundError, ValueError):
-            return 0
+        return self.system.reached(self.folder, i)
 
 
 def _started_by(pid: int) -> list[int]:
@@ -180,19 +170,16 @@ def until(happened: Callable[[], bool], seconds: float) -> float | None:
 
 
 def seconds_per_round(nodes: RunningSystem, rounds: int, windows: int, seconds: float) -> list[float]:
-    """Seconds per round in a few windows, of so many rounds or so much time each."""
+    """Seconds per round in a few windows, each of so many rounds or so much time, which begin and end with a round."""
     if until(lambda: min(map(nodes.reached, range(M))) >= 3, BEGIN) is None:
         raise Unavailable(f"no three rounds in {BEGIN:.0f} s")
-    return [_window(nodes, rounds, seconds) for _ in range(windows)]
-
-
-def _window(nodes: RunningSystem, rounds: int, seconds: float) -> float:
-    """From the end of one round to the end of another."""
-    first = _next_round(nodes)
-    begin = time.monotonic()
-    until(lambda: nodes.reached(0) >= first + rounds, seconds)
-    done = _next_round(nodes) - first
-    return (time.monotonic() - begin) / done
+    found = []
+    for _ in range(windows):
+        first, begin = _next_round(nodes), time.monotonic()
+        until(lambda last=first + rounds: nodes.reached(0) >= last, seconds)  # type: ignore[misc]
+        done = _next_round(nodes) - first
+        found.append((time.monotonic() - begin) / done)
+    return found
 
 
 def _next_round(nodes: RunningSystem) -> int:
