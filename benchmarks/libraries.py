@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.environments import environment
 from benchmarks.measure import ResultTable, Spread, ratio
-from benchmarks.processes import Unavailable, result
+from benchmarks.processes import Unavailable, python_of, result
 from benchmarks.setting import ETA, Setting
 from netfleet.compute.threads import available_threads
 
@@ -42,7 +41,7 @@ def run(setting: Setting) -> ResultTable:
     for script in sorted(ADAPTERS.glob("*.py")):
         if script.stem not in ("job", "ours"):
             try:
-                pythons[script.stem] = environment(script, make=setting.pick(True, True, False))
+                pythons[script.stem] = python_of(script, make=setting.pick(True, True, False))
             except Unavailable as reason:
                 table.notes.append(f"{script.stem}: {reason}")
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,7 @@ import grpc.aio
 import torch
 
 from benchmarks.measure import alternating
-from benchmarks.processes import environment
+from benchmarks.processes import variables
 from netfleet.engines.host import Tag, all_finite
 from netfleet.errors import TransportError
 from netfleet.sites.network.loop_thread import Bridge
@@ -99,7 +99,7 @@ def send(folder: Path, d: int) -> None:
 def exchanges(sender: Path, receiver: Path, d: int, repeats: int) -> list[list[float]]:
     """Seconds of each way, taken in turn: ours, bare gRPC."""
     command, pipe = [sys.executable, "-m", __name__, str(sender), str(d)], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=environment()) as process:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=variables()) as process:
         try:
             assert process.stdout
             return _receive(process, int(process.stdout.readline()), receiver, d, repeats)

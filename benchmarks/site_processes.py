@@ -16,13 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.processes import Unavailable, environment, output
+from benchmarks.processes import Unavailable, output, variables
 from netfleet.data import SOURCES
 from netfleet.runs.config import experiment
 from netfleet.sites.planning.nodes_file import Node, Nodes
@@ -37,9 +36,8 @@ ROUNDS = 1_000_000
 BEGIN, LOOK, SETUP = 120.0, 0.02, 90.0
 
 
-@dataclass(frozen=True)
-class System:
-    """How the processes of a system are started in a folder with the work, and how far they are."""
+class System(NamedTuple):
+    """A system, and how its processes are started."""
 
     name: str
     away: float  # seconds to watch the others while a node is away
@@ -47,20 +45,6 @@ class System:
     again: tuple[str, ...] = ()  # options of a node that was killed
     verbs: tuple[str, ...] = ("node",)
     adapter: tuple[str, str] | None = None  # its Python and its script; None: netfleet
-
-    def command(self, folder: Path, verb: str, more: Sequence[str]) -> list[str]:
-        if self.adapter:
-            return [self.adapter[0], str(ADAPTERS / self.adapter[1]), str(folder), verb, *more]
-        i, *options = more
-        return [sys.executable, "-m", "netfleet", "node", str(folder / "plan" / f"s{i}"), "--linger", "1", *options]
-
-    def reached(self, folder: Path, i: int) -> int:
-        """The rounds that node i has done."""
-        saved = folder / f"round-{i}" if self.adapter else folder / "plan" / f"s{i}" / "run" / "checkpoint.json"
-        try:
-            return int(saved.read_text() if self.adapter else json.loads(saved.read_text())["counters"]["t"])
-        except (FileNotFoundError, ValueError):
-            return 0
 
 
 def write_work(folder: Path, patience: float = 0.0) -> None:
@@ -98,23 +82,30 @@ def free_ports(count: int) -> list[int]:
 
 
 class RunningSystem:
-    """The processes of one system."""
+    """The processes of one system in a folder with the work."""
 
     def __init__(self, system: System, folder: Path) -> None:
         self.system, self.folder = system, folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
+    def _command(self, verb: str, *more: str) -> list[str]:
+        if self.system.adapter:
+            python, script = self.system.adapter
+            return [python, str(ADAPTERS / script), str(self.folder), verb, *more]
+        i, *options = more
+        return [sys.executable, "-m", "netfleet", "node", f"{self.folder}/plan/s{i}", "--linger", "1", *options]
+
     def start(self, verb: str, *more: str) -> None:
         """Start a process in the background."""
-        name = "-".join((verb, *more[:1]))
-        command, variables = self.system.command(self.folder, verb, more), environment() | {"OMP_NUM_THREADS": "1"}
+        name, env = "-".join((verb, *more[:1])), variables() | {"OMP_NUM_THREADS": "1"}
         with open(self.folder / f"{name}.log", "ab") as log:
-            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=variables)
+            command = self._command(verb, *more)
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=env)
 
     def run(self, verb: str) -> None:
         """Run a verb to its end, if the system has it."""
         if verb in self.system.verbs:
-            output(self.system.command(self.folder, verb, ()), SETUP, self.folder, OMP_NUM_THREADS="1")
+            output(self._command(verb), SETUP, self.folder, OMP_NUM_THREADS="1")
 
     def kill(self, name: str) -> None:
         """Kill a process, as a power cut would, with all that it started, which may have sessions of their own."""
@@ -130,7 +121,13 @@ class RunningSystem:
         return self.processes[f"node-{i}"].poll() is None and not (self.folder / f"ended-{i}").exists()
 
     def reached(self, i: int) -> int:
-        return self.system.reached(self.folder, i)
+        """The rounds that node i has done."""
+        other = self.system.adapter is not None
+        try:
+            text = (self.folder / (f"round-{i}" if other else f"plan/s{i}/run/checkpoint.json")).read_text()
+            return int(text if other else json.loads(text)["counters"]["t"])
+        except (FileNotFoundError, ValueError):
+            return 0
 
 
 def _started_by(pid: int) -> list[int]:

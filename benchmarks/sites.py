@@ -6,9 +6,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks import site_processes
-from benchmarks.environments import environment
 from benchmarks.measure import ResultTable, Spread, ratio
-from benchmarks.processes import Unavailable
+from benchmarks.processes import Unavailable, python_of
 from benchmarks.setting import Setting
 from benchmarks.site_messages import exchanges
 from benchmarks.site_processes import ADAPTERS, M, RunningSystem, System, running, seconds_per_round, until
@@ -85,7 +84,7 @@ def find_others(table: ResultTable, make: bool) -> list[System]:
     found = []
     for name, (script, verbs, away) in OTHERS.items():
         try:
-            python = environment(ADAPTERS / script, make)
+            python = python_of(ADAPTERS / script, make)
             found.append(System(name, away, verbs=verbs, adapter=(python, script)))
         except Unavailable as reason:
             table.add("round", name, f"not run: {reason}", "")
