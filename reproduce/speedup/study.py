@@ -1,4 +1,4 @@
-"""A study of linear speedup: what is varied, and the runs that this makes.
+"""A study of linear speedup: what is varied, the runs that this makes, and their numbers.
 
 A study is one TOML file in reproduce/speedup:
 
@@ -12,17 +12,32 @@ A study is one TOML file in reproduce/speedup:
 
 from __future__ import annotations
 
+import copy
+import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
+from netfleet.compute.threads import one_intra_op_thread
 from netfleet.errors import ConfigError
-from netfleet.runs.config import Experiment, RunConfig, Table, experiment, make, read_toml
+from netfleet.files import write_atomically
+from netfleet.gradients.paths import Sample
+from netfleet.problems.base import Problem
+from netfleet.runs.build import Setting, build_job, build_setting
+from netfleet.runs.config import Experiment, config_hash, experiment, make, read_toml
+from netfleet.runs.progress import Display, Quiet
+from netfleet.runs.run import run_one
 from netfleet.theory import bounds as theory
+from netfleet.theory.estimates import Survey, survey
 from reproduce.panels import merged
-from reproduce.progress import Work
+from reproduce.runs import Work
+
+#: The studies' folder beside the panels, their name on the command line, and that of their picture.
+NAME = "speedup"
 
 
 @dataclass(frozen=True)
@@ -110,27 +125,16 @@ class Point(NamedTuple):
     def experiment(self) -> Experiment:
         """The run as an experiment that is measured at its end only."""
         base, own = ({"topology": of.topology, "problem": of.problem} for of in (self.study, self.line))
-        whole = merged(base, own)
-        return experiment(
-            {
-                "topology": whole["topology"] | {"workers": self.m},
-                "problem": whole["problem"],
-                "algorithms": [{"kind": self.line.algorithm, "K": self.K, "eta": self.eta}],
-                "rounds": self.S,
-                "seeds": [self.seed],
-                "evaluation": {"every": self.S, "gradient": False},
-            }
-        )
+        table = merged(base, own) | {"rounds": self.S, "seeds": [self.seed]}
+        table["topology"] = {**table["topology"], "workers": self.m}
+        table["algorithms"] = [{"kind": self.line.algorithm, "K": self.K, "eta": self.eta}]
+        return experiment(table | {"evaluation": {"every": self.S, "gradient": False}})
 
     @property
-    def run(self) -> RunConfig:
+    def hash(self) -> str:
+        """Of everything that the point's number is a function of."""
         (run,) = self.experiment.runs()
-        return run
-
-    @property
-    def config(self) -> Table:
-        """Everything that the point's number is a function of."""
-        return {"run": self.run.config, "stride": self.stride, "samples": self.study.samples}
+        return config_hash({"run": run.config, "stride": self.stride, "samples": self.study.samples})
 
     @property
     def stride(self) -> int:
@@ -152,3 +156,122 @@ def load_study(path: Path) -> Study:
         return make(Study, read_toml(path) | {"name": path.stem}, str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def find_studies(source: Path, seeds: int | None = None) -> list[Study]:
+    """The studies of a checkout, with so many seeds."""
+    studies = [load_study(path) for path in sorted((source / NAME).glob("*.toml"))]
+    if not studies:
+        raise ConfigError(f"no studies (*.toml) in {str(source / NAME)!r}; run this in a checkout of netfleet")
+    chosen = [list(range(s.seeds[0], s.seeds[0] + seeds)) if seeds else s.seeds for s in studies]
+    return [replace(study, seeds=some) for study, some in zip(studies, chosen, strict=True)]
+
+
+def choose(studies: Sequence[Study], names: Sequence[str]) -> list[Study]:
+    """The studies that names ask for: "speedup" (all) or "speedup-STUDY"."""
+    known = {f"{NAME}-{study.name}": study for study in studies}
+    for name in names:
+        if name != NAME and name not in known:
+            raise ConfigError(f"unknown study {name!r}; there are {NAME} (all of them), {', '.join(known)}")
+    return [study for name, study in known.items() if NAME in names or name in names]
+
+
+class Results(dict[str, float]):
+    """The averaged metric of points by their hash, in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            super().__init__(json.loads(path.read_text(encoding="utf-8")) if path.exists() else {})
+        except (ValueError, TypeError) as error:
+            words = f"{path} does not hold a study's results ({error}); delete it to make them again"
+            raise ConfigError(words) from None
+
+    def of(self, point: Point) -> float | None:
+        """What was measured; infinite if it diverged."""
+        return self.get(point.hash)
+
+    def keep(self, point: Point, value: float) -> None:
+        """Add a number and save it, so that an interruption loses one point."""
+        self[point.hash] = float(f"{value:.6g}")
+        text = "{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(self.items())) + "\n}\n"
+        write_atomically(self.path, lambda file: file.write(text.encode()))
+
+
+def make_points(points: Sequence[tuple[Point, Results]], display: Display | None = None) -> None:
+    """Run points and keep their numbers."""
+    for point, results in points:
+        results.keep(point, averaged_metric(point, display or Quiet()))
+
+
+def averaged_metric(point: Point, display: Display) -> float:
+    """The left-hand side of Theorem 1 for one run; infinite if it diverges."""
+    given = point.experiment
+    (run,) = given.runs()
+    built = build_setting(given, point.seed)
+    watched = Watched(built.problem, point.stride, point.study.samples)
+    job = build_job(run.config["algorithm"], run.seed, given, Setting(built.topology, watched.problem))
+    history = run_one(given, run, lambda: job, None, display, label=point.label)
+    return math.inf if history.diverged else watched.total / watched.count
+
+
+class Watched:
+    """A problem whose gradients are watched: methods ask for them at x_{s,k}, one after the other.
+
+    Every so many of them the metric is taken, in the middle of each stretch. Where a problem does not know its L, it is
+    taken with L = 1.
+    """
+
+    def __init__(self, problem: Problem, stride: int, samples: int = 0) -> None:
+        self.total, self.count, self._calls, self._stride, self._samples = 0.0, 0, 0, stride, samples
+        self._inner, self.problem = problem, copy.copy(problem)
+        self.problem.grad = self._grad  # type: ignore[method-assign]
+        self._L = 1.0 if problem.smoothness is None else problem.smoothness
+
+    def _grad(self, x: Tensor, sample: Sample) -> Tensor:
+        if self._calls % self._stride == self._stride // 2:
+            slope = self._inner.objective(x.mean(dim=0), self._samples)[1]
+            self.total += theory.metric(slope, x, self._L)
+            self.count += 1
+        self._calls += 1
+        return self._inner.grad(x, sample)
+
+
+class Margin(NamedTuple):
+    """How runs compare with Theorem 1."""
+
+    runs: int
+    ratio: float  # the largest of the averaged metric over the right-hand side
+    excess: float  # the largest of η over what the theorem admits
+
+
+@one_intra_op_thread()
+def margin(study: Study, results: Results) -> Margin | None:
+    """NET-FLEET's runs beside the right-hand side of Theorem 1 at their own η; None where constants are not known."""
+    surveys: dict[str, Survey] = {}
+    ratios, excesses = [], []
+    for point in study.points():
+        value, given = results.of(point), point.experiment
+        if value is None or point.line.algorithm != "net-fleet":
+            continue
+        if "data" in given.problem:  # the minimum is not known, and drawing must not need the data
+            return None
+        setting = build_setting(given, point.seed)
+        if setting.problem.optimum is None or setting.problem.variance is None:
+            return None
+        key = config_hash({"problem": given.problem, "workers": point.m, "seed": point.seed})
+        surveys[key] = surveys.get(key) or survey(setting.problem)
+        c = surveys[key].constants(point.m, setting.topology.lam)
+        ratios.append(value / theory.bound(c, point.eta, point.K, point.S).total)
+        excesses.append(point.eta / theory.largest_step(c, point.K)[0])
+    return Margin(len(ratios), max(ratios), max(excesses)) if ratios else None
+
+
+def margins(found: Sequence[tuple[Study, Results]]) -> list[str]:
+    """How the runs whose constants are known compare with Theorem 1, a sentence for each study."""
+    return [
+        f"{study.title}: {m.runs} runs of NET-FLEET, with η up to {m.excess:,.0f} times what Theorem 1 admits, are at "
+        f"most {m.ratio:.2g} of its right-hand side"
+        for study, results in found
+        if (m := margin(study, results)) is not None
+    ]

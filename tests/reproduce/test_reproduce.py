@@ -23,7 +23,6 @@ from reproduce import runs, tables
 from reproduce.claims import WINDOW, Claim, judge, smoothed
 from reproduce.figures import draw
 from reproduce.panels import choose, find_panels, load_panel, merged, scaled
-from reproduce.progress import LiveTotal, Work
 from reproduce.store import Store, file_name, read
 from support.problems import need_data
 
@@ -128,7 +127,10 @@ def test_a_panel_has_an_experiment_per_curve(folder: Path) -> None:
         (('over = "K = 1"', 'over = "K = 9"'), "names 'K = 9'"),
         (('kind = "lead"', 'kind = "leads"'), "unknown measure 'leads'"),
         (("at_least = 0.0", ""), "could not fail"),
-        (('figure = "fig"', 'figure = "fig"\naxes = ["seconds"]'), "axes has \\['seconds'\\], expected"),
+        (
+            ('figure = "fig"', 'figure = "fig"\naxes = ["seconds"]'),
+            "axes in .* must be a list of one of 'round', .* got \\['seconds'\\]",
+        ),
         (("small.toml", "smal.toml"), "cannot read"),
         (("[[claims]]", "[[claims"), "not valid TOML"),
         (('label = "K = 2"', 'label = "K = 1"\nalgorithm.K = 5'), "each with a label of its own"),
@@ -231,7 +233,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(folder: Path, made: Path
         runs.make(runs.planned([panel]), broken, folder / "work", Counter(stop_at=8 + 5))
     again = Counter()
     todo = runs.planned([panel], broken)
-    assert [job.done(folder / "work") for job in todo] == [5]
+    assert [job.work(folder / "work").rounds for job in todo] == [8 - 5]
     runs.make(todo, broken, folder / "work", again)
     assert len(again.begun) == 1, "the first run was finished and kept"
     assert "from 0" not in again.begun[0]
@@ -261,9 +263,16 @@ def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path, stored: S
 
 def test_the_time_left_counts_what_is_still_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("reproduce.progress.time.monotonic", lambda: clock[0])
-    work = {"a": Work(10, 1.0, "slow"), "b": Work(10, 3.0, "slow"), "c": Work(10, 1.0, "known"), "d": Work(5, 1.0, "?")}
-    display = LiveTotal(Console(file=io.StringIO()), work | {"e": Work(7, 1.0, "free")}, {"known": 0.5, "slow": 100.0})
+    monkeypatch.setattr("reproduce.runs.time.monotonic", lambda: clock[0])
+    work = {
+        "a": runs.Work(10, 1.0, "slow"),
+        "b": runs.Work(10, 3.0, "slow"),
+        "c": runs.Work(10, 1.0, "known"),
+        "d": runs.Work(5, 1.0, "?"),
+    }
+    display = runs.LiveTotal(
+        Console(file=io.StringIO()), work | {"e": runs.Work(7, 1.0, "free")}, {"known": 0.5, "slow": 100.0}
+    )
     display.begin("a", 0, 10)
     clock[0] = 20.0
     display.round(10)  # two seconds a unit, whatever was expected
@@ -299,7 +308,7 @@ def test_durations_in_words(seconds: float, words: str) -> None:
 
 def test_a_short_run_is_the_first_part_of_the_whole(folder: Path, stored: Store) -> None:
     panel, store = load_panel(folder / "figa.toml"), stored
-    short = scaled(panel, "half")
+    short = scaled(panel, rounds=4)
     assert short.part == "4 of 8 rounds"
     runs.make(runs.planned([short]), store, folder / "work")
     (verdict, _) = tables.judged_claims([short], store)[0].verdicts
@@ -538,9 +547,9 @@ def test_a_headline_panel_is_also_drawn_alone(folder: Path) -> None:
 
 def test_other_scales_are_kept_apart(folder: Path) -> None:
     where = ["--from", str(folder), "--work", str(folder / "work")]
-    assert main(["reproduce", "figa", "--scale", "half", "--seeds", "2", *where]) == 0
+    assert main(["reproduce", "figa", "--rounds", "4", "--seeds", "2", *where]) == 0
     assert len(list((folder / "work" / "results").iterdir())) == 4
-    assert (folder / "work" / "half-2-seeds" / "figa.png").exists()
+    assert (folder / "work" / "4-rounds-2-seeds" / "figa.png").exists()
     assert not (folder / "results").exists()
 
 
@@ -579,7 +588,6 @@ def test_drawing_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) 
         ["--seeds", "0"],
         ["--from", "nowhere"],
         ["--verify", "5"],
-        ["--rounds", "2", "--scale", "half"],
         ["--out", "/dev/null/results"],
         ["--work", "/dev/null/work"],
     ],
@@ -589,7 +597,7 @@ def test_bad_input_is_said(folder: Path, arguments: list[str], capsys: pytest.Ca
     assert "netfleet: error:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [["--verify", "5"], ["--draw"], ["--seeds", "2"], ["--scale", "quick"]])
+@pytest.mark.parametrize("options", [["--verify", "5"], ["--draw"], ["--seeds", "2"], ["--rounds", "2"]])
 def test_options_without_names_are_refused(
     folder: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,12 +13,6 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help='a figure ("fig3"), a panel ("fig3b"), "speedup" ("speedup-cnn") or "all" (all panels); default: list',
     )
-    parser.add_argument(
-        "--scale",
-        choices=("full", "half", "quick"),
-        default="full",
-        help="all rounds (default), the first half of them, or the first twentieth",
-    )
     parser.add_argument("--rounds", type=int, metavar="N", help="run at most N rounds")
     parser.add_argument(
         "--seeds",
@@ -47,7 +41,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="folder for results and figures (default: the configs' folder; for scaled runs, one below --work)",
+        help="folder for results and figures (default: the configs' folder; with --rounds or --seeds, --work)",
     )
     parser.add_argument(
         "--work",
@@ -63,4 +57,5 @@ def run(options: argparse.Namespace) -> int:
     use_checkout("reproduce")
     from reproduce import command
 
-    return command.run(command.Options(**{key: value for key, value in vars(options).items() if key != "command"}))
+    given = {key: value for key, value in vars(options).items() if key != "command" and value is not None}
+    return command.run(command.Options(**given))
