@@ -4,8 +4,6 @@
 ours and what it is compared with in turn, several calls at a time between two barriers.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

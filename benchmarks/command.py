@@ -1,7 +1,5 @@
 """What `netfleet bench` does: it runs parts and writes their tables to `OUT/DATE/PART.md`."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from datetime import date

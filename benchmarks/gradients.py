@@ -1,7 +1,5 @@
 """The paths of gradients/ against each other: where the written rule draws its lines."""
 
-from __future__ import annotations
-
 import functools
 
 from benchmarks.measure import ResultTable, alternating, milliseconds, ratio

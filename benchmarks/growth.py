@@ -3,8 +3,6 @@
 `python -m benchmarks.growth MODEL SIZE` measures one size, in a process of its own, so that its peak memory is its own.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

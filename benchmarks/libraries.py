@@ -3,8 +3,6 @@
 Every turn runs all of them one after the other, each in a fresh process; ratios are taken within a turn.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile
@@ -45,8 +43,11 @@ def run(setting: Setting) -> ResultTable:
             except Unavailable as reason:
                 table.notes.append(f"{script.stem}: {reason}")
     with tempfile.TemporaryDirectory() as folder:
-        job = Path(folder) / "job.npz"
-        _write_job(job, setting)
+        job, data = Path(folder) / "job.npz", setting.images()  # what adapters/job.py reads
+        arrays = {"x": data.train_x.numpy(), "y": data.train_y.numpy(), "W": setting.topology().W().toarray()}
+        parts = np.stack(np.array_split(np.arange(len(data.train_y)), setting.m))
+        numbers = {"batch": setting.batch, "K": setting.K, "eta": ETA, "seed": 0}
+        np.savez(job, parts=parts, **arrays, **numbers)  # type: ignore[arg-type]
         for model, layout in setting.pick(CASES, CASES, CASES[2:]):
             _compare(table, pythons, setting, [str(job), "--model", model, "--layout", layout])
     table.notes += NOTES
@@ -74,9 +75,9 @@ def _compare(table: ResultTable, pythons: dict[str, str], setting: Setting, case
 
 def _best_threads(table: ResultTable, name: str, python: str, setting: Setting, case: list[str]) -> int | None:
     """One or all; None where the library cannot run the case."""
-    candidates = setting.pick(sorted({1, available_threads()}), sorted({1, available_threads()}), [1])
+    candidates = {1} if setting.pick(False, False, True) else {1, available_threads()}
     if len(candidates) == 1:
-        return candidates[0]
+        return 1
     try:
         trials = [(_execute(python, name, [*case, "--threads", str(n), "--rounds", "1"]), n) for n in candidates]
     except Unavailable as reason:
@@ -93,12 +94,3 @@ def _execute(python: str, name: str, arguments: list[str]) -> dict[str, Any]:
     """What an adapter reports."""
     found: dict[str, Any] = result([python, str(ADAPTERS / f"{name}.py"), *arguments])
     return found
-
-
-def _write_job(path: Path, setting: Setting) -> None:
-    """The file that adapters/job.py reads."""
-    data = setting.images()
-    arrays = {"x": data.train_x.numpy(), "y": data.train_y.numpy(), "W": setting.topology().W().toarray()}
-    parts = np.stack(np.array_split(np.arange(len(data.train_y)), setting.m))
-    numbers = {"batch": setting.batch, "K": setting.K, "eta": ETA, "seed": 0}
-    np.savez(path, parts=parts, **arrays, **{key: np.array(value) for key, value in numbers.items()})  # type: ignore[arg-type]

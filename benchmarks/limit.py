@@ -1,7 +1,5 @@
 """One round against the bare gradient work in it, and that against the machine."""
 
-from __future__ import annotations
-
 import torch
 from torch.profiler import ProfilerActivity, profile
 

@@ -1,7 +1,5 @@
 """Dense or sparse W? The time of W·x both ways, and which of the two the simulator takes."""
 
-from __future__ import annotations
-
 import functools
 
 import torch

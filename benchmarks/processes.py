@@ -1,7 +1,5 @@
 """Processes that a part starts, and the Python environments of other libraries; a failure says why."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The job that the parts measure: the paper's setting, m = 50, K = 10, batch 32, on images of MNIST's shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -77,21 +75,15 @@ def rounds(f: Problem, topology: Topology, steps: int) -> Callable[[], None]:
 
 
 def method(steps: int) -> Algorithm:
-    """NET-FLEET."""
     return ALGORITHMS.build({"kind": "net-fleet", "eta": ETA, "K": steps})
 
 
 def rounds_on(host: Host, job: Job) -> Callable[[], None]:
-    """A function that runs the next round."""
     now: Snapshot | None = None
 
     def go() -> None:
         nonlocal now
-        before = now
         with one_intra_op_thread():
-            if before is None:
-                now = train(host, job)
-            else:
-                now = train(host, replace(job, rounds=before.t + 1, start=lambda *_: before))
+            now = train(host, replace(job, rounds=now.t + 1, start=lambda *_, last=now: last) if now else job)
 
     return go

@@ -3,8 +3,6 @@
 `python -m benchmarks.site_messages FOLDER D` is the sender: a site's folder, and how many float32 numbers.
 """
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

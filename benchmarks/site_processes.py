@@ -4,8 +4,6 @@ A system is netfleet or another with an adapter (adapters/sites/*.py; work.py sa
 the same work: digits, a small network, K local steps in a round, every node connected to every other.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -53,8 +51,7 @@ def write_work(folder: Path, patience: float = 0.0) -> None:
     x = data.train_x.reshape(len(data.train_y), -1).numpy()
     parts = np.arange(len(x) // M * M).reshape(M, -1)
     settings = {"ports": ports, "K": K, "batch": BATCH, "eta": ETA, "rounds": ROUNDS, "hidden": HIDDEN}
-    numbers = {name: np.array(value) for name, value in settings.items()}
-    np.savez(folder / "work.npz", x=x, y=data.train_y.numpy(), parts=parts, **numbers)  # type: ignore[arg-type]
+    np.savez(folder / "work.npz", x=x, y=data.train_y.numpy(), parts=parts, **settings)  # type: ignore[arg-type]
     table = {
         "name": "bench",
         "rounds": ROUNDS,

@@ -1,7 +1,5 @@
 """Real sites: one message beside bare gRPC, a round beside other systems, and a killed node."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 
@@ -55,10 +53,6 @@ def run(setting: Setting) -> ResultTable:
     measure_exchange(table, setting.pick(D, D, 1000), setting.pick(25, 5, 2))
     others = find_others(table, make=setting.pick(True, False, False))
     measure_systems(table, [OURS, *others], setting)
-    if setting.pick(True, True, False):
-        with running(PATIENT) as nodes:
-            seconds_per_round(nodes, rounds=10, windows=1, seconds=2.0)
-            _add_crash(table, PATIENT.name, *kill_one(nodes, BACK))
     return table
 
 
@@ -92,7 +86,10 @@ def find_others(table: ResultTable, make: bool) -> list[System]:
 
 
 def measure_systems(table: ResultTable, systems: list[System], setting: Setting) -> None:
-    """Seconds per round of those systems that run, which take turns; in the last turn a node of each is killed."""
+    """Seconds per round of those systems that run, which take turns; in the last turn a node of each is killed.
+
+    A last system is netfleet with a patience, of which only a node is killed.
+    """
     taken: dict[str, list[float]] = {each.name: [] for each in systems}
     crashes: dict[str, tuple[str, str]] = {}
     turns, rounds, windows = setting.pick((2, 100, 3), (1, 100, 3), (1, 3, 1))
@@ -108,13 +105,13 @@ def measure_systems(table: ResultTable, systems: list[System], setting: Setting)
                 table.add("round", system.name, f"not run: {reason}", "")
     for name, values in taken.items():
         table.add("round", name, Spread.of(values), ratio(taken[systems[0].name], values))
-    for name, crash in crashes.items():
-        _add_crash(table, name, *crash)
-
-
-def _add_crash(table: ResultTable, name: str, away: str, back: str) -> None:
-    table.add("one node killed", name, away, "")
-    table.add("and started again", name, back, "")
+    if setting.pick(True, True, False):
+        with running(PATIENT) as nodes:
+            seconds_per_round(nodes, rounds=10, windows=1, seconds=2.0)
+            crashes[PATIENT.name] = kill_one(nodes, BACK)
+    for name, (away, back) in crashes.items():
+        table.add("one node killed", name, away, "")
+        table.add("and started again", name, back, "")
 
 
 def kill_one(nodes: RunningSystem, back: float) -> tuple[str, str]:

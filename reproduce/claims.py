@@ -4,8 +4,6 @@ A measure turns the values of some curves into one number. `end` is the mean of 
 paper's smoothed curves; `overall` is the mean over all rounds, which shows who learns faster.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

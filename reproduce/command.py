@@ -1,7 +1,5 @@
 """What `netfleet reproduce` does, from names to pictures and verdicts."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

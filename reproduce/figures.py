@@ -1,7 +1,5 @@
 """The figures: panels side by side as in the paper, accuracy smoothed over WINDOW evaluations."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure

@@ -10,8 +10,6 @@ has one `algorithm`. A variant has `like = "fig1b"`: it takes what it does not s
 [experiment] changes every curve.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace

@@ -1,7 +1,5 @@
 """The runs behind the curves of panels: each config once, whatever figures show it, and only what no store has."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

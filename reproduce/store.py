@@ -4,8 +4,6 @@ A file has the resolved config, its hash and the columns of the history with SIG
 whose name is not the hash of its config.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The claims table: what the paper says, what was measured, and whether it holds, in both readings of accuracy."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

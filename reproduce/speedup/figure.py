@@ -1,11 +1,9 @@
 """What the numbers of the studies say: power laws in m and SK, the rounds that a metric takes, and the figure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import matplotlib
 import numpy as np
@@ -82,7 +80,7 @@ class Interval(NamedTuple):
     half: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
+    def of(cls, values: Sequence[float]) -> Self:
         n = len(values)
         half = float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else None
         return cls(float(np.mean(values)), half)

@@ -10,8 +10,6 @@ A study is one TOML file in reproduce/speedup:
     label = "K = 4, on a ring"      K = 4                       topology = {kind = "ring"}
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import math
@@ -95,7 +93,7 @@ class Study:
             raise ConfigError(f"lines need K >= 0 (0: the corollary's) and labels of their own, got {made}")
         object.__setattr__(self, "lines", made)
 
-    def points(self) -> Iterator[Point]:
+    def points(self) -> "Iterator[Point]":
         """Every run of the study, the cheap ones first."""
         for S in sorted(self.rounds):
             for m in sorted(self.workers):
