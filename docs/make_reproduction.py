@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from reproduce import tables
-from reproduce.figures import by_figure, file_name
+from reproduce import output
 from reproduce.panels import find_panels
 from reproduce.runs import histories
 from reproduce.store import Store
@@ -19,7 +18,7 @@ from reproduce.store import Store
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "reproduce"
 STORE = Store(SOURCE / "results")
-FIGURES = by_figure(list(find_panels(SOURCE).values()))
+FIGURES = output.by_figure(find_panels(SOURCE).values())
 PAPER = ("fig1", "fig3", "fig4", "fig5", "fig6")
 SMALL = "fig2-small"
 
@@ -29,32 +28,32 @@ def figure(name: str) -> str:
     panels = FIGURES[name]
     if not any(runs for panel in panels for runs in histories(panel, STORE).values()):
         return "Not run yet."
-    parts = [f"![{name}](../reproduce/figures/{file_name(panels)})"]
-    if (found := tables.judged_claims(panels, STORE)) and name not in (*PAPER, SMALL):
-        parts.append(tables.markdown(found))
+    parts = [f"![{name}](../reproduce/figures/{output.picture_name(panels)})"]
+    if (found := output.judged_claims(panels, STORE)) and name not in (*PAPER, SMALL):
+        parts.append(output.markdown(found))
     parts += [
         "<details><summary>where each curve ends</summary>",
-        tables.values(panels, STORE, "../reproduce/results/"),
+        output.values(panels, STORE, "../reproduce/results/"),
     ]
     return "\n\n".join([*parts, "</details>"])
 
 
-def paper_lines() -> list[tables.JudgedClaim]:
+def paper_lines() -> list[output.JudgedClaim]:
     """The claims of the paper's figures as we read them."""
-    return tables.judged_claims([panel for name in PAPER for panel in FIGURES[name]], STORE)
+    return output.judged_claims([panel for name in PAPER for panel in FIGURES[name]], STORE)
 
 
 def claims() -> str:
     """The claims table; figure 2 has its own."""
-    small = tables.judged_claims(FIGURES[SMALL], STORE)
+    small = output.judged_claims(FIGURES[SMALL], STORE)
     note = "Figure 2 was run with 10 workers and a narrow ResNet, so its verdicts are not about the paper's setting:"
-    return "\n\n".join([score(), tables.markdown(paper_lines()), tables.LEGEND, note, tables.markdown(small)])
+    return "\n\n".join([score(), output.markdown(paper_lines()), output.LEGEND, note, output.markdown(small)])
 
 
 def score() -> str:
     """How many of the paper's claims hold, in a sentence."""
     found = paper_lines()
-    both = f"{tables.score(found)} (by the workers' own models: {tables.score(found, 1)})"
+    both = f"{output.score(found)} (by the workers' own models: {output.score(found, 1)})"
     return f"Of {len(found)} checks of the paper's claims on MNIST, {both}."
 
 

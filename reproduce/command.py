@@ -13,7 +13,7 @@ from netfleet.errors import ConfigError
 from netfleet.files import write_atomically
 from netfleet.runs.checkpoint import MANIFEST
 from netfleet.runs.progress import Live
-from reproduce import figures, runs, tables
+from reproduce import output, runs
 from reproduce.panels import Panel, choose, find_panels, only, scaled
 from reproduce.speedup import figure as fits
 from reproduce.speedup import study as speedup
@@ -99,18 +99,18 @@ def reproduce(options: Options, console: Console) -> None:
     panels, store, names = options.panels(), options.store, options.studies()
     if panels and not options.draw:
         _run(only(panels, options.curve), store, options.work, console)
-    whole = figures.by_figure(list(find_panels(options.source).values())) if panels else {}
+    whole = output.by_figure(find_panels(options.source).values()) if panels else {}
     partial_pictures = options.work / "figures" if options.folder == options.source else options.pictures
-    for name, members in figures.by_figure(panels).items():
+    for name, members in output.by_figure(panels).items():
         complete, alone = len(members) == len(whole[name]), [panel for panel in members if panel.headline]
         if complete or members != alone:
             _draw(members, store, options.pictures if complete else partial_pictures, console)
         for panel in alone:
             if len(whole[name]) > 1:
                 _draw([panel], store, options.pictures, console)
-    if found := tables.judged_claims(panels, store):
-        console.print(tables.console_table(found))
-        console.print(tables.LEGEND, style="dim", highlight=False)
+    if found := output.judged_claims(panels, store):
+        console.print(output.console_table(found))
+        console.print(output.LEGEND, style="dim", highlight=False)
     if names:
         _study(options, names, console)
 
@@ -126,12 +126,12 @@ def _run(panels: Sequence[Panel], store: Store, work: Path, console: Console) ->
 
 
 def _draw(panels: Sequence[Panel], store: Store, folder: Path, console: Console) -> None:
-    name, absent = figures.file_name(panels), len(runs.planned(panels, store))
+    name, absent = output.picture_name(panels), len(runs.planned(panels, store))
     if absent == len(runs.planned(panels)):
         console.print(f"{name}: no runs yet", highlight=False)
         return
     note = f" ({absent} {'run is' if absent == 1 else 'runs are'} missing)" if absent else ""
-    _write(figures.draw(panels, store), folder / name, note, console)
+    _write(output.draw(panels, store), folder / name, note, console)
 
 
 def _write(picture: Figure, path: Path, note: str, console: Console) -> None:
@@ -151,7 +151,8 @@ def _study(options: Options, names: Sequence[str], console: Console) -> None:
     points = [(p, known[s.name]) for s in speedup.choose(studies, names) for p in s.points()]
     if todo := [(p, results) for p, results in points if results.of(p) is None and not options.draw]:
         with runs.LiveTotal(console, {point.label: point.work for point, _ in todo}) as live:
-            speedup.make_points(todo, live)
+            for point, results in todo:
+                results.keep(point, speedup.averaged_metric(point, live))
     found = fits.measured([(study, known[study.name]) for study in studies])
     picture = options.pictures / f"{speedup.NAME}.png"
     if not found:

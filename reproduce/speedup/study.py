@@ -27,7 +27,7 @@ from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem
 from netfleet.runs.build import Setting, build_job, build_setting
 from netfleet.runs.config import Experiment, config_hash, experiment, make, read_toml
-from netfleet.runs.progress import Display, Quiet
+from netfleet.runs.progress import Display
 from netfleet.runs.run import run_one
 from netfleet.theory import bounds as theory
 from netfleet.theory.estimates import Survey, survey
@@ -59,11 +59,11 @@ class Study:
     title: str
     problem: Mapping[str, Any]
     topology: Mapping[str, Any]
-    workers: list[Any]
-    rounds: list[Any]
+    workers: Sequence[int]
+    rounds: Sequence[int]
     scale: float
-    seeds: list[Any]
-    lines: list[Any]
+    seeds: Sequence[int]
+    lines: Sequence[Line]
     #: Points of more local steps are left out, and of fewer, which still depend on where they began.
     most_steps: int = 1 << 30
     least_steps: int = 0
@@ -77,21 +77,17 @@ class Study:
     name: str = ""
 
     def __post_init__(self) -> None:
-        for key in ("workers", "rounds", "seeds"):
-            values = getattr(self, key)
-            if not values or [v for v in values if not isinstance(v, int) or v < (key != "seeds")]:
+        for key, values in (("workers", self.workers), ("rounds", self.rounds), ("seeds", self.seeds)):
+            if not values or min(values) < (key != "seeds"):
                 raise ConfigError(f"{key} must be a list of whole numbers, got {list(values)}")
         if not self.scale > 0 or self.measures < 1 or self.samples < 0:
             given = f"scale = {self.scale}, measures = {self.measures}, samples = {self.samples}"
             raise ConfigError(f"a study needs scale > 0, measures >= 1 and samples >= 0, got {given}")
         if self.fixed and self.fixed not in self.rounds:
             raise ConfigError(f"fixed, the rounds that are drawn, must be one of {list(self.rounds)}, got {self.fixed}")
-        if not self.lines or [line for line in self.lines if not isinstance(line, Mapping | Line)]:
-            raise ConfigError(f"a study needs one or more [[lines]], got {self.lines!r}")
-        made = [line if isinstance(line, Line) else make(Line, line, "[[lines]]") for line in self.lines]
-        if [line for line in made if line.K < 0] or len({line.label for line in made}) < len(made):
-            raise ConfigError(f"lines need K >= 0 (0: the corollary's) and labels of their own, got {made}")
-        object.__setattr__(self, "lines", made)
+        labels = {line.label for line in self.lines}
+        if len(labels) < len(self.lines) or min(line.K for line in self.lines) < 0:
+            raise ConfigError(f"lines need K >= 0 (0: the corollary's) and labels of their own, got {self.lines}")
 
     def points(self) -> "Iterator[Point]":
         """Every run of the study, the cheap ones first."""
@@ -150,8 +146,13 @@ class Point(NamedTuple):
 
 def load_study(path: Path) -> Study:
     """Read and check a study."""
+    table = read_toml(path)
     try:
-        return make(Study, read_toml(path) | {"name": path.stem}, str(path))
+        lines = table.get("lines")
+        if not isinstance(lines, list) or not lines or not all(isinstance(line, Mapping) for line in lines):
+            raise ConfigError(f"a study needs one or more [[lines]], got {lines!r}")
+        lines = [make(Line, line, "[[lines]]") for line in lines]
+        return make(Study, table | {"lines": lines, "name": path.stem}, str(path))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -194,12 +195,6 @@ class Results(dict[str, float]):
         self[point.hash] = float(f"{value:.6g}")
         text = "{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(self.items())) + "\n}\n"
         write_atomically(self.path, lambda file: file.write(text.encode()))
-
-
-def make_points(points: Sequence[tuple[Point, Results]], display: Display | None = None) -> None:
-    """Run points and keep their numbers."""
-    for point, results in points:
-        results.keep(point, averaged_metric(point, display or Quiet()))
 
 
 def averaged_metric(point: Point, display: Display) -> float:

@@ -19,9 +19,8 @@ from netfleet.errors import CheckpointError, ConfigError
 from netfleet.runs.config import config_hash
 from netfleet.runs.history import History
 from netfleet.runs.progress import Quiet, in_words
-from reproduce import runs, tables
+from reproduce import output, runs
 from reproduce.claims import WINDOW, Claim, judge, smoothed
-from reproduce.figures import draw
 from reproduce.panels import choose, find_panels, load_panel, merged, scaled
 from reproduce.store import Store, file_name, read
 from support.problems import need_data
@@ -311,7 +310,7 @@ def test_a_short_run_is_the_first_part_of_the_whole(folder: Path, stored: Store)
     short = scaled(panel, rounds=4)
     assert short.part == "4 of 8 rounds"
     runs.make(runs.planned([short]), store, folder / "work")
-    (verdict, _) = tables.judged_claims([short], store)[0].verdicts
+    (verdict, _) = output.judged_claims([short], store)[0].verdicts
     assert verdict is not None
     assert verdict.words.endswith("4 of 8 rounds)")
     for label, (long,) in runs.histories(panel, store).items():
@@ -354,9 +353,9 @@ def test_a_diverged_run_is_kept_with_its_reason(folder: Path) -> None:
     panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
     runs.make(runs.planned([panel]), store, folder / "work")
     assert runs.planned([panel], store) == []
-    (line,) = tables.judged_claims([panel], store)
+    (line,) = output.judged_claims([panel], store)
     assert line.cells()[5:7] == ["–", "undecided: K = 2, K = 1 diverged"]
-    assert tables.score([line]) == "0 hold, 0 do not, 1 undecided"
+    assert output.score([line]) == "0 hold, 0 do not, 1 undecided"
 
 
 # Store
@@ -506,12 +505,12 @@ def test_without_runs_there_is_no_verdict() -> None:
 def test_the_tables_for_a_page(folder: Path) -> None:
     panel, store = scaled(load_panel(folder / "figa.toml"), seeds=2), Store(folder / "results")
     runs.make(runs.planned([panel])[:3], store, folder / "work")
-    found = tables.judged_claims([panel], store)
-    head, _, row = (line.strip("| ").split(" | ") for line in tables.markdown(found).splitlines())
+    found = output.judged_claims([panel], store)
+    head, _, row = (line.strip("| ").split(" | ") for line in output.markdown(found).splitlines())
     assert len(head) == len(row) == 9
     assert row[:5] == ["figa", "1", "K = 2 is ahead", "ahead", "≥ +0.00"]
     assert row[6].rstrip("*").endswith("1 of 2 seeds)")
-    first, second = tables.values([panel], store, "results/").splitlines()[2:]
+    first, second = output.values([panel], store, "results/").splitlines()[2:]
     assert "±" in first, "two seeds"
     assert "±" not in second
     for run in (job.run for job in runs.planned([panel])[:3]):
@@ -568,7 +567,7 @@ def test_a_zoom_is_a_second_row_that_begins_higher(folder: Path) -> None:
         (folder / f"{name}.toml").write_text("zoom = 0.5\n" + PANEL)
     panels, store = list(find_panels(folder).values()), Store(folder / "results")
     runs.make(runs.planned(panels), store, folder / "work")
-    axes = draw(panels, store).axes
+    axes = output.draw(panels, store).axes
     assert [panel.get_title(loc="left") for panel in axes] == ["K", "K", "K, from 50%", "K, from 50%"]
     assert [panel.get_ylim()[0] == 0.5 for panel in axes] == [False, False, True, True]
 

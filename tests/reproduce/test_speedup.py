@@ -215,7 +215,8 @@ def test_every_line_reaches_the_target_with_the_fewest_workers() -> None:
 
 def test_runs_stay_below_the_theorem(path: Path) -> None:
     study, results = load_study(path), Results(path.with_suffix(".json"))
-    measured_points.make_points([(point, results) for point in study.points()])
+    for point in study.points():
+        results.keep(point, measured_points.averaged_metric(point, Quiet()))
     margin = measured_points.margin(study, results)
     assert margin is not None
     assert margin.runs == 16
@@ -259,6 +260,7 @@ def test_rounds_to_a_target_are_interpolated() -> None:
         (("scale", "scales"), "unknown key 'scales'"),
         (("K = 2", "K = -2"), "lines need K >= 0"),
         ((STUDY[STUDY.index("[[lines]]") :], "lines = []"), "one or more"),
+        ((STUDY[STUDY.index("[[lines]]") :], "lines = [3]"), "one or more"),
     ],
 )
 def test_a_bad_study_is_refused_in_words(path: Path, change: tuple[str, str], message: str) -> None:

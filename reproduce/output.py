@@ -1,27 +1,68 @@
-"""The claims table: what the paper says, what was measured, and whether it holds, in both readings of accuracy."""
+"""What is shown of the panels: the figures, and the claims in both readings of accuracy.
+
+A figure has its panels side by side as in the paper, with the accuracy smoothed over WINDOW evaluations. The table of
+claims has what the paper says, what was measured, and whether it holds.
+"""
 
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
+from netfleet.report.plots import ACCURACY, LOSS, QUANTITIES, Subplot, draw_panels
+from netfleet.runs.compare import has
 from netfleet.runs.history import History
 from reproduce.claims import COLUMNS, WINDOW, Claim, Verdict, judge, last, smoothed
 from reproduce.panels import Panel
 from reproduce.runs import histories
 from reproduce.store import Store, file_name
 
+WIDTH, HEIGHT = 5.2, 3.1
 DOUBTS = " or ".join(f"{100 * reading.doubt:.1f} points ({reading.words})" for reading in COLUMNS.values())
 HEADINGS = ("panel", "#", "claim", "paper", "holds if", "ours, x̄", "verdict", "ours, workers", "verdict")
+VALUES = ("panel", "curve", "x̄", "workers", "worst worker", "x̄ at 95 % after", "sent", "samples", "results")
 LEGEND = (
     f"Accuracies are means over the last {WINDOW} evaluations, as the paper smooths; in brackets the lowest and "
     "highest of these evaluations and of all seeds. x̄ is the average of the workers' models; “workers” is the mean "
     "accuracy of their own models in the same rounds, on a tenth of the test samples or fewer. “Provisional”: one "
     f"seed, and decided by less than {DOUBTS}; “within the spread”: an evaluation or seed decides otherwise."
 )
+
+
+def by_figure(panels: Iterable[Panel]) -> dict[str, list[Panel]]:
+    """The panels of each figure from (a) on, figures in order of appearance."""
+    figures: dict[str, list[Panel]] = {}
+    for panel in panels:
+        figures.setdefault(panel.figure, []).append(panel)
+    return {name: sorted(members, key=lambda panel: panel.name) for name, members in figures.items()}
+
+
+def picture_name(panels: Sequence[Panel]) -> str:
+    """Of a figure's picture; a figure that is drawn in part has the name of its panel."""
+    return f"{panels[0].figure if len(panels) > 1 else panels[0].name}.png"
+
+
+def draw(panels: Sequence[Panel], store: Store) -> Figure:
+    """One column per panel and one row per axis; a lone panel has its axes side by side, many panels two a row."""
+    columns = [_column(panel, store) for panel in panels]
+    rows = [list(row) for row in zip(*columns, strict=True)] if len(columns) > 1 else columns
+    most = 2 if len(panels) > 1 else max(2, len(panels[0].axes))
+    rows = [row[i : i + most] for row in rows for i in range(0, len(row), most)]
+    return draw_panels(rows, (WIDTH * max(map(len, rows)), HEIGHT), share_y=True)
+
+
+def _column(panel: Panel, store: Store) -> list[Subplot]:
+    runs = [history for found in histories(panel, store).values() for history in found]
+    metric = ACCURACY if has(runs, ACCURACY.column) else LOSS
+    curves = [smoothed(history, metric.column) for history in runs]
+    titles = {x: f"{panel.title} {QUANTITIES[x].over}" if len(panel.axes) > 1 else panel.title for x in panel.axes}
+    whole = [Subplot(curves, metric, x, title) for x, title in titles.items()]
+    near = [axes._replace(title=f"{axes.title}, from {panel.zoom:.0%}", floor=panel.zoom) for axes in whole]
+    return whole + (near if panel.zoom else [])
 
 
 class JudgedClaim(NamedTuple):
@@ -40,23 +81,19 @@ class JudgedClaim(NamedTuple):
 
 def judged_claims(panels: Sequence[Panel], store: Store) -> list[JudgedClaim]:
     """Every claim of the panels."""
-    found = [(panel, histories(panel, store)) for panel in panels]
-    return [
-        JudgedClaim(panel, claim, tuple(judge(claim, curves, column, _asked(panel), panel.part) for column in COLUMNS))
-        for panel, curves in found
-        for claim in panel.claims
-    ]
-
-
-def _asked(panel: Panel) -> int:
-    return max(len(curve.experiment.seeds) for curve in panel.curves)
+    judged = []
+    for panel in panels:
+        curves, asked = histories(panel, store), max(len(curve.experiment.seeds) for curve in panel.curves)
+        for claim in panel.claims:
+            verdicts = tuple(judge(claim, curves, column, asked, panel.part) for column in COLUMNS)
+            judged.append(JudgedClaim(panel, claim, verdicts))
+    return judged
 
 
 def console_table(found: Sequence[JudgedClaim]) -> Table:
     """The claims for a terminal: each verdict stands under its number."""
-    table = Table(
-        "#", "claim", "paper", *(f"ours, {reading.words}" for reading in COLUMNS.values()), header_style="bold"
-    )
+    readings = [f"ours, {reading.words}" for reading in COLUMNS.values()]
+    table = Table("#", "claim", "paper", *readings, header_style="bold")
     for panel, group in itertools.groupby(found, key=lambda judged: judged.panel.name):
         table.add_section()
         for judged in group:
@@ -72,40 +109,31 @@ def _coloured(ours: str, verdict: str) -> Text:
 
 
 def markdown(found: Sequence[JudgedClaim]) -> str:
-    """The claims as a Markdown table."""
-    return _pipes(HEADINGS, [[_bold(cell) for cell in judged.cells()] for judged in found])
+    """The claims as a Markdown table, verdicts in bold."""
+    rows = [judged.cells() for judged in found]
+    bold = ("holds", "does not hold", "undecided")
+    return _pipes(HEADINGS, [[f"**{cell}**" if cell.startswith(bold) else cell for cell in row] for row in rows])
 
 
 def _pipes(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (headings, ["---"] * len(headings), *rows))
 
 
-def _bold(cell: str) -> str:
-    return f"**{cell}**" if cell.startswith(("holds", "does not hold", "undecided")) else cell
-
-
-VALUES = ("panel", "curve", "x̄", "workers", "worst worker", "x̄ at 95 % after", "sent", "samples", "results")
-
-
 def values(panels: Sequence[Panel], store: Store, link: str = "") -> str:
     """Where every curve ends, as a Markdown table; a result is named by its hash and linked to below `link`."""
     found = [(panel.name, label, runs) for panel in panels for label, runs in histories(panel, store).items() if runs]
-    return _pipes(VALUES, [(name, *_ends(label, runs, link)) for name, label, runs in found])
+    return _pipes(VALUES, [(name, label, *_ends(runs, link)) for name, label, runs in found])
 
 
-def _ends(label: str, runs: Sequence[History], link: str) -> tuple[str, ...]:
+def _ends(runs: Sequence[History], link: str) -> tuple[str, ...]:
     names = ", ".join(f"[{h.hash[:8]}]({link}{file_name(h.hash)})" if link else h.hash[:8] for h in runs)
     if lost := [h for h in runs if h.diverged]:
-        return (label, f"diverged after round {lost[0].rounds}", *("–",) * 5, names)
+        return (f"diverged after round {lost[0].rounds}", *("–",) * 5, names)
     columns = ("accuracy", "worker_accuracy_mean", "worker_accuracy_min")
     accuracies = [_over_seeds([float(last(h, column)[1].mean()) for h in runs]) for column in columns]
-    first = runs[0].last
-    costs = f"{first['bytes'] / 1e9:,.0f} GB", _millions(first["samples"])
-    return (label, *accuracies, _reached(runs, 0.95), *costs, names)
-
-
-def _millions(count: float) -> str:
-    return f"{count / 1e6:,.1f} M" if count >= 1e5 else f"{count / 1e6:.3f} M"
+    sent, samples = runs[0].last["bytes"] / 1e9, runs[0].last["samples"] / 1e6
+    costs = f"{sent:,.0f} GB", f"{samples:,.1f} M" if samples >= 0.1 else f"{samples:.3f} M"
+    return (*accuracies, _reached(runs, 0.95), *costs, names)
 
 
 def _over_seeds(numbers: Sequence[float]) -> str:
