@@ -40,7 +40,6 @@ Found = dict[str, Any]
 
 
 def run(setting: Setting) -> ResultTable:
-    """Processes of this machine over its loopback device."""
     table = ResultTable(
         "Ranks of torch.distributed on one machine (Gloo over loopback), one thread each",
         "what | setting | ranks | ours | beside it | ours ÷ that",
@@ -164,7 +163,6 @@ def _loopback() -> int:
 
 
 def rounds(setting: Setting, model: str, repeats: int) -> Found:
-    """A round of the setting; every rank computes on one thread."""
     algorithm = method(setting.K)
     graph, problem = network_for(algorithm, setting.topology(), 0), setting.problem(model, threads=1)
     host, _ = host_on(ProcessGroup(), problem, graph, 1)
@@ -187,7 +185,6 @@ def step(setting: Setting, model: str, calls: int, repeats: int) -> Found:
 
 
 def _steps(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Any]) -> Timed:
-    """The next step of an optimizer."""
     turns = itertools.cycle(batches)
 
     def closure() -> Any:
@@ -201,7 +198,6 @@ def _steps(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Any
 
 
 def main(out: Path, setting: Setting, jobs: list[Found]) -> None:
-    """Each job by its name and options."""
     known: dict[str, Callable[..., Found]] = {"exchange": exchange, "rounds": rounds, "step": step}
     with joined(), one_intra_op_thread():
         found = [known[job.pop("job")](setting, **job) for job in jobs]

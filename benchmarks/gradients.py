@@ -19,7 +19,6 @@ MODELS: dict[str, dict[str, object]] = {
 
 
 def run(setting: Setting) -> ResultTable:
-    """One step of 8 workers, each path in turn."""
     table = ResultTable(
         f"One step of {WORKERS} workers, batch {setting.batch}, by each path",
         "model | largest matrix | the rule takes | native, ms | looped ÷ native | stacked ÷ native",

@@ -30,7 +30,6 @@ NOTES = [
 
 
 def run(setting: Setting) -> ResultTable:
-    """Seconds per round of every library ÷ ours."""
     table = ResultTable(
         f"One round of {setting.m} workers, K = {setting.K}, batch {setting.batch}, in other libraries",
         "library | model | threads | seconds per round | ÷ ours | memory, MB | ours, MB",
@@ -91,6 +90,5 @@ def _medians(turns: list[dict[str, Any]], key: str = "seconds") -> list[float]:
 
 
 def _execute(python: str, name: str, arguments: list[str]) -> dict[str, Any]:
-    """What an adapter reports."""
     found: dict[str, Any] = result([python, str(ADAPTERS / f"{name}.py"), *arguments])
     return found

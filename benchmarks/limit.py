@@ -12,7 +12,6 @@ from netfleet.problems import ModuleProblem
 
 
 def run(setting: Setting) -> ResultTable:
-    """Round ÷ gradients, gradients ÷ PyTorch's, and FLOP/s."""
     table = ResultTable(
         f"One NET-FLEET round against the bare gradient work, m = {setting.m}, K = {setting.K}, batch {setting.batch}",
         "model | path | round, ms | gradients only, ms | round ÷ gradients | PyTorch's gradients ÷ ours | GFLOP/s | "
@@ -69,7 +68,6 @@ def _flops(f: ModuleProblem) -> float:
 
 
 def _profile(setting: Setting, data: Dataset) -> str:
-    """The operators that take most of a step."""
     step = _bare(setting.problem("cnn", data, gradients="looped", threads=1), 1)
     step()
     with profile(activities=[ProfilerActivity.CPU]) as profiled:

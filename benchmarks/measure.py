@@ -18,8 +18,6 @@ Timed = Callable[[], object]
 
 
 class Spread(NamedTuple):
-    """The median of some values and their quartiles."""
-
     middle: float
     low: float
     high: float
@@ -43,7 +41,6 @@ class ResultTable:
     notes: list[str] = field(default_factory=list)
 
     def add(self, *cells: object) -> None:
-        """Add a row and print it."""
         self.rows.append([str(cell) for cell in cells])
         print("  " + " · ".join(self.rows[-1]), flush=True)
 
@@ -76,7 +73,6 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
 
 
 def machine() -> str:
-    """The machine and the versions, in one line."""
     cpus = Path("/proc/cpuinfo")
     known = re.search(r"model name\s*:\s*(.*)", cpus.read_text(encoding="utf-8") if cpus.exists() else "")
     model = known[1].strip() if known else platform.processor() or platform.machine()

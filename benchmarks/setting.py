@@ -55,7 +55,6 @@ class Setting:
         return ModuleProblem(network(model, tuple(data.train_x.shape[1:])), data, parts, **options)  # type: ignore[arg-type]
 
     def topology(self) -> Topology:
-        """The paper's Erdős–Rényi graph."""
         return make_topology("erdos-renyi", workers=self.m)
 
 

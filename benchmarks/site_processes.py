@@ -35,8 +35,6 @@ BEGIN, LOOK, SETUP = 120.0, 0.02, 90.0
 
 
 class System(NamedTuple):
-    """A system, and how its processes are started."""
-
     name: str
     away: float  # seconds to watch the others while a node is away
     patience: float = 0.0
@@ -79,8 +77,6 @@ def free_ports(count: int) -> list[int]:
 
 
 class RunningSystem:
-    """The processes of one system in a folder with the work."""
-
     def __init__(self, system: System, folder: Path) -> None:
         self.system, self.folder = system, folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -93,7 +89,6 @@ class RunningSystem:
         return [sys.executable, "-m", "netfleet", "node", f"{self.folder}/plan/s{i}", "--linger", "1", *options]
 
     def start(self, verb: str, *more: str) -> None:
-        """Start a process in the background."""
         name, env = "-".join((verb, *more[:1])), variables() | {"OMP_NUM_THREADS": "1"}
         with open(self.folder / f"{name}.log", "ab") as log:
             command = self._command(verb, *more)

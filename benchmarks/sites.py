@@ -44,7 +44,6 @@ NOTES = [
 
 
 def run(setting: Setting) -> ResultTable:
-    """Processes of this machine over its loopback device, one thread each."""
     table = ResultTable(
         "Real sites on one machine (loopback, mutual TLS), one thread each",
         "what | who | seconds, or what happened | ours ÷ it",
@@ -74,7 +73,6 @@ def measure_exchange(table: ResultTable, d: int, repeats: int) -> None:
 
 
 def find_others(table: ResultTable, make: bool) -> list[System]:
-    """The other systems that can be run here."""
     found = []
     for name, (script, verbs, away) in OTHERS.items():
         try:

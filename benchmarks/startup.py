@@ -13,7 +13,6 @@ COMPILE = "from netfleet.gradients.native.build import library; library()"
 
 
 def run(setting: Setting) -> ResultTable:
-    """Every command beside importing torch."""
     table = ResultTable("Start-up", "what | seconds | ÷ importing torch")
     with tempfile.TemporaryDirectory() as folder:
         demo = ["run", "--set", "rounds=1", "--set", "seeds=[0]", "--out", f"{folder}/run", "--overwrite"]

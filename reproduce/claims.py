@@ -53,13 +53,11 @@ MEASURES: Registry[Measure] = Registry("measure", returns=Measure)
 
 @MEASURES.register("value")
 def value(of: str) -> Measure:
-    """The value of one curve."""
     return Measure((of,), "%", lambda v: v[of])
 
 
 @MEASURES.register("lowest")
 def lowest(of: list[str]) -> Measure:
-    """The lowest value of some curves."""
     return Measure(tuple(of), "%", lambda v: min(v[label] for label in of))
 
 
@@ -130,7 +128,6 @@ class Claim:
         return self.at_least <= number <= self.at_most
 
     def rule(self) -> str:
-        """The range in words."""
         bounds = (("≥", self.at_least), ("≤", self.at_most))
         return " and ".join(f"{sign} {self.show(bound)}" for sign, bound in bounds if math.isfinite(bound))
 
@@ -177,7 +174,6 @@ class Verdict(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The verdict and its reservations."""
         if self.diverged:
             return f"undecided: {', '.join(self.diverged)} diverged"
         notes = ["within the spread"] if self.close else ["provisional"] if self.provisional else []

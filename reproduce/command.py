@@ -67,7 +67,6 @@ class Options:
         return [scaled(panel, self.rounds, self.seeds, **engine) for panel in panels]
 
     def studies(self) -> list[str]:
-        """The names that are meant for the studies of speedup."""
         found = [name for name in self.names if name == speedup.NAME or name.startswith(f"{speedup.NAME}-")]
         if found and (self.verify, self.rounds, self.device, self.threads, *self.curve) != (None,) * 4:
             raise ConfigError(f"{speedup.NAME} takes --seeds and --draw only")
@@ -196,7 +195,6 @@ def rehash_results(options: Options, console: Console) -> None:
 
 
 def list_panels(options: Options, console: Console) -> None:
-    """Print every panel with its runs and how many of them are stored."""
     store = Store(options.source / "results")
     table = Table("panel", "figure", "what", "runs", "stored", header_style="bold")
     for panel in find_panels(options.source).values():

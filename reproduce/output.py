@@ -73,14 +73,12 @@ class JudgedClaim(NamedTuple):
     verdicts: tuple[Verdict | None, ...]
 
     def cells(self) -> list[str]:
-        """The columns of HEADINGS."""
         parts = [(v.ours(), v.words) if v else ("–", "not run") for v in self.verdicts]
         claim = self.claim
         return [self.panel.name, claim.number, claim.text, claim.paper, claim.rule(), *(c for p in parts for c in p)]
 
 
 def judged_claims(panels: Sequence[Panel], store: Store) -> list[JudgedClaim]:
-    """Every claim of the panels."""
     judged = []
     for panel in panels:
         curves, asked = histories(panel, store), max(len(curve.experiment.seeds) for curve in panel.curves)
@@ -152,7 +150,6 @@ def _reached(runs: Sequence[History], level: float) -> str:
 
 
 def score(found: Sequence[JudgedClaim], column: int = 0) -> str:
-    """How many of the claims hold, in words."""
     known = [v for judged in found if (v := judged.verdicts[column]) is not None]
     verdicts = [v.holds for v in known]
     counts = {"undecided": verdicts.count(None), "not run": len(found) - len(verdicts)}

@@ -51,8 +51,6 @@ class _Drawing:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel(_Drawing):
-    """One set of axes of a figure."""
-
     name: str
     curves: tuple[Curve, ...]
     claims: tuple[Claim, ...] = ()
@@ -62,8 +60,6 @@ class Panel(_Drawing):
 
 @dataclass(frozen=True, kw_only=True)
 class _File(_Drawing):
-    """The keys of a panel file."""
-
     base: str
     curves: list[Any]
     experiment: Mapping[str, Any] = field(default_factory=dict)

@@ -31,8 +31,6 @@ _NONE: Mapping[Hashable, float] = {}
 
 
 class Work(NamedTuple):
-    """What a run still needs."""
-
     rounds: int
     cost: float  # of a round, comparable between runs of one kind
     kind: Hashable = None  # runs of one kind take time in proportion to their cost
@@ -89,7 +87,6 @@ class LiveTotal(Live):
         return f"; {100 * self.part:.0f} % of all, {in_words(self.left)} left" if self._seen else ""
 
     def _pace(self, kind: Hashable) -> float:
-        """Seconds for a unit of cost."""
         if kind in self._paces and kind not in self._seen:
             return self._paces[kind]
         seen = [self._seen[kind]] if kind in self._seen else list(self._seen.values())
@@ -98,8 +95,6 @@ class LiveTotal(Live):
 
 
 class PlannedRun(NamedTuple):
-    """A run that a panel asks for."""
-
     label: str
     experiment: Experiment
     run: RunConfig
@@ -166,7 +161,6 @@ def kind_of(config: Mapping[str, Any]) -> str:
 
 
 def histories(panel: Panel, store: Store) -> dict[str, list[History]]:
-    """The finished runs of each curve."""
     found = {c.label: [store.load(run) for run in c.experiment.runs()] for c in panel.curves}
     return {label: [h for h in runs if h is not None] for label, runs in found.items()}
 
@@ -183,7 +177,6 @@ class Check(NamedTuple):
 
 
 def verify(todo: Sequence[PlannedRun], store: Store, rounds: int, display: Display | None = None) -> list[Check]:
-    """Make the first rounds of the stored runs again and compare."""
     for run in todo:
         every = run.experiment.evaluation.every
         if rounds < every:
@@ -217,7 +210,6 @@ class SettingCache:
         self._key: object = None
 
     def job(self, experiment: Experiment, run: RunConfig) -> engines.Job:
-        """What an engine is given for a run."""
         key = (experiment.topology, experiment.problem, experiment.engine, run.seed)
         if key != self._key:
             self._setting, self._key = build_setting(experiment, run.seed), key

@@ -35,7 +35,6 @@ class Store:
         return (read(path) for folder in self.folders for path in sorted(folder.glob("*.json")))
 
     def adopt(self, run: RunConfig) -> None:
-        """Bring a run that only another folder has into the first."""
         if not (self.folders[0] / file_name(run.hash)).exists() and (history := self.load(run)) is not None:
             self.save(history)
 

@@ -98,7 +98,6 @@ class Fit(NamedTuple):
     steps: Interval | None
 
     def at(self, work: float) -> float:
-        """The metric by the law in mSK."""
         return float(self.factor * work**self.work.mean)
 
 
@@ -176,7 +175,6 @@ def draw(found: Sequence[tuple[Study, Measured]]) -> Figure:
 
 
 def _styled(lines: Measured) -> Iterator[tuple[str, Sequence[Row], str, str]]:
-    """Every line with its colour and marker."""
     for (label, rows), color, shape in zip(lines.items(), (OURS, *OTHERS), ("o", *MARKERS), strict=False):
         yield label, rows, color, shape
 

@@ -101,8 +101,6 @@ class Study:
 
 
 class Point(NamedTuple):
-    """One run."""
-
     study: Study
     line: Line
     m: int
@@ -145,7 +143,6 @@ class Point(NamedTuple):
 
 
 def load_study(path: Path) -> Study:
-    """Read and check a study."""
     table = read_toml(path)
     try:
         lines = table.get("lines")
@@ -158,7 +155,6 @@ def load_study(path: Path) -> Study:
 
 
 def find_studies(source: Path, seeds: int | None = None) -> list[Study]:
-    """The studies of a checkout, with so many seeds."""
     studies = [load_study(path) for path in sorted((source / NAME).glob("*.toml"))]
     if not studies:
         raise ConfigError(f"no studies (*.toml) in {str(source / NAME)!r}; run this in a checkout of netfleet")
@@ -230,17 +226,12 @@ class Watched:
         return self._inner.grad(x, sample)
 
 
-class Margin(NamedTuple):
-    """How runs compare with Theorem 1."""
-
-    runs: int
-    ratio: float  # the largest of the averaged metric over the right-hand side
-    excess: float  # the largest of η over what the theorem admits
-
-
 @one_intra_op_thread()
-def margin(study: Study, results: Results) -> Margin | None:
-    """NET-FLEET's runs beside the right-hand side of Theorem 1 at their own η; None where constants are not known."""
+def margin(study: Study, results: Results) -> tuple[int, float, float] | None:
+    """How NET-FLEET's runs compare with Theorem 1 at their own η; None where constants are not known.
+
+    Their number, the largest of metric ÷ right-hand side, and the largest of η ÷ what the theorem admits.
+    """
     surveys: dict[str, Survey] = {}
     ratios, excesses = [], []
     for point in study.points():
@@ -257,14 +248,14 @@ def margin(study: Study, results: Results) -> Margin | None:
         c = surveys[key].constants(point.m, setting.topology.lam)
         ratios.append(value / theory.bound(c, point.eta, point.K, point.S).total)
         excesses.append(point.eta / theory.largest_step(c, point.K)[0])
-    return Margin(len(ratios), max(ratios), max(excesses)) if ratios else None
+    return (len(ratios), max(ratios), max(excesses)) if ratios else None
 
 
 def margins(found: Sequence[tuple[Study, Results]]) -> list[str]:
     """How the runs whose constants are known compare with Theorem 1, a sentence for each study."""
     return [
-        f"{study.title}: {m.runs} runs of NET-FLEET, with η up to {m.excess:,.0f} times what Theorem 1 admits, are at "
-        f"most {m.ratio:.2g} of its right-hand side"
+        f"{study.title}: {m[0]} runs of NET-FLEET, with η up to {m[2]:,.0f} times what Theorem 1 admits, are at most "
+        f"{m[1]:.2g} of its right-hand side"
         for study, results in found
         if (m := margin(study, results)) is not None
     ]

@@ -72,7 +72,6 @@ def _site(i: int) -> str:
 
 
 def server() -> None:
-    """Be the server."""
     _start("server")
 
 
