@@ -32,10 +32,8 @@ from netfleet.problems import Quadratics
 from netfleet.runs.build import network_for
 from netfleet.topology.topology import make_topology
 
-#: Parameters of the paper's CNN.
-CNN = 10_330
-#: In an exchange x and y travel, in float32.
-VECTORS, FLOAT = 2, 4
+CNN = 10_330  # parameters of the paper's CNN
+VECTORS, FLOAT = 2, 4  # in an exchange x and y travel, in float32
 Found = dict[str, Any]
 
 

@@ -18,7 +18,11 @@ def run(setting: Setting) -> ResultTable:
         "of peak",
     )
     repeats, size, data = setting.pick(21, 5, 1), setting.pick(2048, 2048, 256), setting.images()
-    peak = _peak(size)
+    a, b = torch.randn(2, size, size)
+    before = torch.get_num_threads()
+    torch.set_num_threads(available_threads())
+    peak = 2 * size**3 / min(seconds(lambda: a @ b) for _ in range(8))
+    torch.set_num_threads(before)
     for model in ("cnn", "mlp", "softmax"):
         f, plain = setting.problem(model, data), setting.problem(model, data, gradients="looped")
         go = rounds(f, setting.topology(), setting.K)
@@ -47,15 +51,6 @@ def _bare(f: ModuleProblem, steps: int) -> Timed:
             f._path.gradients(x, sample, None)
 
     return go
-
-
-def _peak(size: int) -> float:
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    before = torch.get_num_threads()
-    torch.set_num_threads(available_threads())
-    fastest = min(seconds(lambda: a @ b) for _ in range(8))
-    torch.set_num_threads(before)
-    return 2 * size**3 / fastest
 
 
 def _flops(f: ModuleProblem) -> float:

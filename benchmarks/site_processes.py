@@ -28,8 +28,7 @@ from netfleet.sites.planning.plan import make_plan, write_plan
 ADAPTERS = Path(__file__).with_name("adapters") / "sites"
 #: Nodes, local steps, mini-batch, step size, hidden units.
 M, K, BATCH, ETA, HIDDEN = 3, 10, 32, 0.05, 64
-#: More rounds than any run reaches.
-ROUNDS = 1_000_000
+ROUNDS = 1_000_000  # more than any run reaches
 #: Seconds: for the first rounds of a system, between two looks, and for `prepare` and `go`.
 BEGIN, LOOK, SETUP = 120.0, 0.02, 90.0
 
@@ -50,14 +49,8 @@ def write_work(folder: Path, patience: float = 0.0) -> None:
     parts = np.arange(len(x) // M * M).reshape(M, -1)
     settings = {"ports": ports, "K": K, "batch": BATCH, "eta": ETA, "rounds": ROUNDS, "hidden": HIDDEN}
     np.savez(folder / "work.npz", x=x, y=data.train_y.numpy(), parts=parts, **settings)  # type: ignore[arg-type]
-    table = {
-        "name": "bench",
-        "rounds": ROUNDS,
-        "topology": {"kind": "complete", "workers": M},
-        "problem": {"data": "digits", "model": {"kind": "mlp", "hidden": [HIDDEN]}, "batch": BATCH},
-        "algorithms": [{"kind": "net-fleet", "K": K, "eta": ETA}],
-        "evaluation": {"every": ROUNDS},
-    }
+    problem = {"data": "digits", "model": {"kind": "mlp", "hidden": [HIDDEN]}, "batch": BATCH}
+    table = {"topology": {"kind": "complete", "workers": M}, "problem": problem, "evaluation": {"every": ROUNDS}}
     write_sites(folder / "plan", table, ports, patience)
 
 
@@ -65,7 +58,8 @@ def write_sites(out: Path, table: dict[str, Any], ports: Sequence[int], patience
     """Sites s0, s1, … of an experiment on this machine."""
     addresses = [f"127.0.0.1:{port}" for port in ports]
     nodes = Nodes(tuple(Node(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience)
-    made = experiment(table)
+    given = {"name": "bench", "rounds": ROUNDS, "algorithms": [{"kind": "net-fleet", "K": K, "eta": ETA}]}
+    made = experiment(given | table)
     write_plan(make_plan(made, nodes), out, made, nodes)
 
 

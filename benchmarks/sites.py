@@ -10,8 +10,7 @@ from benchmarks.setting import Setting
 from benchmarks.site_messages import exchanges
 from benchmarks.site_processes import ADAPTERS, M, RunningSystem, System, running, seconds_per_round, until
 
-#: Float32 numbers in a message: 40 MB.
-D = 10_000_000
+D = 10_000_000  # float32 numbers in a message: 40 MB
 #: Seconds to watch a system once a killed node is back, and our patience where it has an end.
 BACK, PATIENCE = 15.0, 3.0
 #: The node that is killed, and the rounds that show that a node goes on: more than it may have had on its way.
@@ -57,13 +56,7 @@ def run(setting: Setting) -> ResultTable:
 
 def measure_exchange(table: ResultTable, d: int, repeats: int) -> None:
     """One message of d numbers in two ways: ours and gRPC."""
-    config = {
-        "name": "bench",
-        "rounds": site_processes.ROUNDS,
-        "topology": {"kind": "complete", "workers": 2},
-        "problem": {"kind": "quadratics"},
-        "algorithms": [{"kind": "net-fleet", "K": 1, "eta": 0.1}],
-    }
+    config = {"topology": {"kind": "complete", "workers": 2}, "problem": {"kind": "quadratics"}}
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan"
         site_processes.write_sites(plan, config, site_processes.free_ports(2))
@@ -76,8 +69,7 @@ def find_others(table: ResultTable, make: bool) -> list[System]:
     found = []
     for name, (script, verbs, away) in OTHERS.items():
         try:
-            python = python_of(ADAPTERS / script, make)
-            found.append(System(name, away, verbs=verbs, adapter=(python, script)))
+            found.append(System(name, away, verbs=verbs, adapter=(python_of(ADAPTERS / script, make), script)))
         except Unavailable as reason:
             table.add("round", name, f"not run: {reason}", "")
     return found

@@ -177,7 +177,9 @@ def verify(options: Options, rounds: int, console: Console) -> bool:
     table = Table("run", "hash", "rounds", "values", "differ", "largest difference in accuracy", header_style="bold")
     for check in checks:
         gap = f"{100 * check.largest:.3g} points"
-        table.add_row(check.label, short(check.hash), *map(str, (check.rounds, check.values, check.different)), gap)
+        table.add_row(
+            check.run.label, short(check.run.run.hash), *map(str, (check.rounds, check.values, check.different)), gap
+        )
     console.print(table)
     console.print(f"{len(stored)} of {len(wanted)} runs are stored and were verified", highlight=False)
     return not any(check.different for check in checks)

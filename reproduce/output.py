@@ -8,23 +8,19 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
 from netfleet.report.plots import ACCURACY, LOSS, QUANTITIES, Subplot, draw_panels
 from netfleet.runs.compare import has
-from netfleet.runs.history import History
-from reproduce.claims import COLUMNS, WINDOW, Claim, Verdict, judge, last, smoothed
+from reproduce.claims import COLUMNS, WINDOW, Claim, Verdict, judge, smoothed
 from reproduce.panels import Panel
 from reproduce.runs import histories
-from reproduce.store import Store, file_name
+from reproduce.store import Store
 
 WIDTH, HEIGHT = 5.2, 3.1
 DOUBTS = " or ".join(f"{100 * reading.doubt:.1f} points ({reading.words})" for reading in COLUMNS.values())
-HEADINGS = ("panel", "#", "claim", "paper", "holds if", "ours, x̄", "verdict", "ours, workers", "verdict")
-VALUES = ("panel", "curve", "x̄", "workers", "worst worker", "x̄ at 95 % after", "sent", "samples", "results")
 LEGEND = (
     f"Accuracies are means over the last {WINDOW} evaluations, as the paper smooths; in brackets the lowest and "
     "highest of these evaluations and of all seeds. x̄ is the average of the workers' models; “workers” is the mean "
@@ -73,6 +69,7 @@ class JudgedClaim(NamedTuple):
     verdicts: tuple[Verdict | None, ...]
 
     def cells(self) -> list[str]:
+        """Panel, number, claim, what the paper says, the range, and ours and the verdict in each reading."""
         parts = [(v.ours(), v.words) if v else ("–", "not run") for v in self.verdicts]
         claim = self.claim
         return [self.panel.name, claim.number, claim.text, claim.paper, claim.rule(), *(c for p in parts for c in p)]
@@ -104,56 +101,3 @@ def console_table(found: Sequence[JudgedClaim]) -> Table:
 def _coloured(ours: str, verdict: str) -> Text:
     style = "green" if verdict.startswith("holds") else "red" if verdict.startswith("does not") else "dim"
     return Text(f"{ours}\n").append(verdict, style)
-
-
-def markdown(found: Sequence[JudgedClaim]) -> str:
-    """The claims as a Markdown table, verdicts in bold."""
-    rows = [judged.cells() for judged in found]
-    bold = ("holds", "does not hold", "undecided")
-    return _pipes(HEADINGS, [[f"**{cell}**" if cell.startswith(bold) else cell for cell in row] for row in rows])
-
-
-def _pipes(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in (headings, ["---"] * len(headings), *rows))
-
-
-def values(panels: Sequence[Panel], store: Store, link: str = "") -> str:
-    """Where every curve ends, as a Markdown table; a result is named by its hash and linked to below `link`."""
-    found = [(panel.name, label, runs) for panel in panels for label, runs in histories(panel, store).items() if runs]
-    return _pipes(VALUES, [(name, label, *_ends(runs, link)) for name, label, runs in found])
-
-
-def _ends(runs: Sequence[History], link: str) -> tuple[str, ...]:
-    names = ", ".join(f"[{h.hash[:8]}]({link}{file_name(h.hash)})" if link else h.hash[:8] for h in runs)
-    if lost := [h for h in runs if h.diverged]:
-        return (f"diverged after round {lost[0].rounds}", *("–",) * 5, names)
-    columns = ("accuracy", "worker_accuracy_mean", "worker_accuracy_min")
-    accuracies = [_over_seeds([float(last(h, column)[1].mean()) for h in runs]) for column in columns]
-    sent, samples = runs[0].last["bytes"] / 1e9, runs[0].last["samples"] / 1e6
-    costs = f"{sent:,.0f} GB", f"{samples:,.1f} M" if samples >= 0.1 else f"{samples:.3f} M"
-    return (*accuracies, _reached(runs, 0.95), *costs, names)
-
-
-def _over_seeds(numbers: Sequence[float]) -> str:
-    mean = f"{100 * np.mean(numbers):.1f}"
-    return f"{mean} ± {100 * np.std(numbers, ddof=1):.1f} %" if len(numbers) > 1 else f"{mean} %"
-
-
-def _reached(runs: Sequence[History], level: float) -> str:
-    """The first rounds at which the smoothed curves are at a level."""
-    curves = [smoothed(h, "accuracy") for h in runs]
-    firsts = [next((r["round"] for r in h if (r["accuracy"] or 0) >= level), None) for h in curves]
-    known = [first for first in firsts if first is not None]
-    if len(known) < len(firsts):
-        return "–" if not known else f"– ({len(known)} of {len(firsts)} seeds)"
-    return f"{min(known)}" if min(known) == max(known) else f"{min(known)} to {max(known)}"
-
-
-def score(found: Sequence[JudgedClaim], column: int = 0) -> str:
-    known = [v for judged in found if (v := judged.verdicts[column]) is not None]
-    verdicts = [v.holds for v in known]
-    counts = {"undecided": verdicts.count(None), "not run": len(found) - len(verdicts)}
-    rest = "".join(f", {count} {word}" for word, count in counts.items() if count)
-    narrow = sum(v.provisional for v in known)
-    aside = f"; {narrow} of these are provisional" if narrow else ""
-    return f"{verdicts.count(True)} hold, {verdicts.count(False)} do not{rest}{aside}"

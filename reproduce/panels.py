@@ -37,16 +37,11 @@ class _Drawing:
 
     figure: str
     title: str
-    #: Over what the curves are drawn.
-    axes: tuple[XName, ...] = ("round",)
-    #: "all" runs panels in this order.
-    order: int = 9
-    #: Not part of "all": needs an accelerator to finish in reasonable time.
-    large: bool = False
-    #: Also drawn alone.
-    headline: bool = False
-    #: Also drawn from this accuracy on, where the curves meet.
-    zoom: float = 0.0
+    axes: tuple[XName, ...] = ("round",)  # over what the curves are drawn
+    order: int = 9  # in which "all" runs the panels
+    large: bool = False  # not part of "all": needs an accelerator to finish in reasonable time
+    headline: bool = False  # also drawn alone
+    zoom: float = 0.0  # also drawn from this accuracy on, where the curves meet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +49,7 @@ class Panel(_Drawing):
     name: str
     curves: tuple[Curve, ...]
     claims: tuple[Claim, ...] = ()
-    #: How many of the rounds are run, in words; empty: all.
-    part: str = ""
+    part: str = ""  # how many of the rounds are run, in words; empty: all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,28 +64,24 @@ def find_panels(folder: Path) -> dict[str, Panel]:
     """Every panel of a folder by name, in the order in which "all" makes them."""
     paths = sorted(folder.glob("*.toml"))
     if not paths:
-        raise ConfigError(
-            f"no panel files (*.toml) in {str(folder)!r}; run this in a checkout of netfleet, or give --from FOLDER"
-        )
+        raise ConfigError(f"no panel files (*.toml) in {str(folder)!r}; run this in a checkout, or give --from FOLDER")
     panels = sorted((load_panel(path) for path in paths), key=lambda panel: (panel.order, panel.name))
     axes: dict[str, Panel] = {}
     for panel in panels:
         first = axes.setdefault(panel.figure, panel)
         if (panel.axes, panel.zoom) != (first.axes, first.zoom):
-            raise ConfigError(
-                f"{first.name} and {panel.name} belong to {panel.figure}; give them the same axes and zoom"
-            )
+            both = f"{first.name} and {panel.name} belong to {panel.figure}"
+            raise ConfigError(f"{both}; give them the same axes and zoom")
     return {panel.name: panel for panel in panels}
 
 
 def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
     """The panels with these names, those of figures with these names, or all that finish on an ordinary machine."""
     chosen: dict[str, Panel] = {}
-    figures = {panel.figure for panel in panels.values()}
     for name in names:
         found = [p for p in panels.values() if name in (p.name, p.figure) or (name == "all" and not p.large)]
         if not found:
-            known = sorted({*panels, *figures, "all"})
+            known = sorted({*panels, *(panel.figure for panel in panels.values()), "all"})
             raise ConfigError(f"no figure or panel {name!r}{suggestion(name, known)}; known: {', '.join(known)}")
         chosen |= {panel.name: panel for panel in found}
     return list(chosen.values())

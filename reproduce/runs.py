@@ -168,8 +168,7 @@ def histories(panel: Panel, store: Store) -> dict[str, list[History]]:
 class Check(NamedTuple):
     """How far a repeated run differs from the stored one over its first rounds."""
 
-    label: str
-    hash: str
+    run: PlannedRun
     rounds: int
     values: int
     different: int
@@ -200,7 +199,7 @@ def compare(run: PlannedRun, stored: History, again: History, rounds: int) -> Ch
     pairs = [(name, value, rounded(now.get(name))) for was, now in again_at for name, value in was.items()]
     gaps = [abs(was - now) for name, was, now in pairs if name == "accuracy" and now is not None]
     different = sum(was != now for _, was, now in pairs)
-    return Check(run.label, run.run.hash, old[-1]["round"], len(pairs), different, max(gaps, default=0.0))
+    return Check(run, old[-1]["round"], len(pairs), different, max(gaps, default=0.0))
 
 
 class SettingCache:

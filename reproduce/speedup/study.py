@@ -44,10 +44,8 @@ class Line:
 
     label: str
     algorithm: str = "net-fleet"
-    #: Local steps; 0: the corollary's.
-    K: int = 0
-    #: The study's unless given.
-    most_steps: int = 0
+    K: int = 0  # local steps; 0: the corollary's
+    most_steps: int = 0  # 0: the study's
     problem: Mapping[str, Any] = field(default_factory=dict)
     topology: Mapping[str, Any] = field(default_factory=dict)
 
@@ -64,16 +62,12 @@ class Study:
     scale: float
     seeds: Sequence[int]
     lines: Sequence[Line]
-    #: Points of more local steps are left out, and of fewer, which still depend on where they began.
-    most_steps: int = 1 << 30
-    least_steps: int = 0
-    #: Points of more gradients mSK are left out, as they take too long.
-    most_gradients: int = 1 << 60
-    #: The metric is taken at about so many of a run's gradients, from so many samples (0: all).
-    measures: int = 1000
-    samples: int = 0
-    #: The picture shows the metric after so many rounds; 0: the rounds to a metric.
-    fixed: int = 0
+    most_steps: int = 1 << 30  # points of more local steps are left out
+    least_steps: int = 0  # as are points of fewer, which still depend on where they began
+    most_gradients: int = 1 << 60  # and points of more gradients mSK, which take too long
+    measures: int = 1000  # the metric is taken at about so many of a run's gradients
+    samples: int = 0  # from so many samples; 0: all
+    fixed: int = 0  # the picture shows the metric after so many rounds; 0: the rounds to a metric
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -158,8 +152,7 @@ def find_studies(source: Path, seeds: int | None = None) -> list[Study]:
     studies = [load_study(path) for path in sorted((source / NAME).glob("*.toml"))]
     if not studies:
         raise ConfigError(f"no studies (*.toml) in {str(source / NAME)!r}; run this in a checkout of netfleet")
-    chosen = [list(range(s.seeds[0], s.seeds[0] + seeds)) if seeds else s.seeds for s in studies]
-    return [replace(study, seeds=some) for study, some in zip(studies, chosen, strict=True)]
+    return [replace(s, seeds=range(s.seeds[0], s.seeds[0] + seeds)) if seeds else s for s in studies]
 
 
 def choose(studies: Sequence[Study], names: Sequence[str]) -> list[Study]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import runpy
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,6 +92,11 @@ def stored(folder: Path, made: Path) -> Store:
 def history(accuracies: Sequence[float | None], label: str = "", seed: int = 0, every: int = 1) -> History:
     records = [{"round": every * i, "accuracy": a} for i, a in enumerate(accuracies)]
     return History({}, "", label, seed, records)
+
+
+def page_script() -> dict[str, Any]:
+    """What docs/make_reproduction.py defines."""
+    return runpy.run_path(str(ROOT.parent / "docs" / "make_reproduction.py"))
 
 
 def claim(measure: dict[str, Any], **bounds: Any) -> Claim:
@@ -355,7 +361,7 @@ def test_a_diverged_run_is_kept_with_its_reason(folder: Path) -> None:
     assert runs.planned([panel], store) == []
     (line,) = output.judged_claims([panel], store)
     assert line.cells()[5:7] == ["–", "undecided: K = 2, K = 1 diverged"]
-    assert output.score([line]) == "0 hold, 0 do not, 1 undecided"
+    assert page_script()["counts_of"]([line]) == "0 hold, 0 do not, 1 undecided"
 
 
 # Store
@@ -505,12 +511,12 @@ def test_without_runs_there_is_no_verdict() -> None:
 def test_the_tables_for_a_page(folder: Path) -> None:
     panel, store = scaled(load_panel(folder / "figa.toml"), seeds=2), Store(folder / "results")
     runs.make(runs.planned([panel])[:3], store, folder / "work")
-    found = output.judged_claims([panel], store)
-    head, _, row = (line.strip("| ").split(" | ") for line in output.markdown(found).splitlines())
+    found, page = output.judged_claims([panel], store), page_script()
+    head, _, row = (line.strip("| ").split(" | ") for line in page["markdown"](found).splitlines())
     assert len(head) == len(row) == 9
     assert row[:5] == ["figa", "1", "K = 2 is ahead", "ahead", "≥ +0.00"]
     assert row[6].rstrip("*").endswith("1 of 2 seeds)")
-    first, second = output.values([panel], store, "results/").splitlines()[2:]
+    first, second = page["values"]([panel], store, "results/").splitlines()[2:]
     assert "±" in first, "two seeds"
     assert "±" not in second
     for run in (job.run for job in runs.planned([panel])[:3]):
