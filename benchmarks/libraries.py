@@ -62,7 +62,8 @@ def _compare(table: ResultTable, pythons: dict[str, str], setting: Setting, case
     for _ in range(setting.pick(3, 1, 1)):
         for name, found in turns.items():
             own = ["--threads", str(threads[name])] if name in threads else []
-            found.append(_execute(pythons.get(name, sys.executable), name, [*case, *own, "--rounds", str(rounds)]))
+            python = [pythons.get(name, sys.executable), f"{ADAPTERS}/{name}.py"]
+            found.append(result([*python, *case, *own, "--rounds", str(rounds)]))
     ours = _medians(turns["ours"])
     for name, found in turns.items():
         memory = [max(turn["peak_mb"] for turn in some) for some in (found, turns["ours"])]
@@ -78,7 +79,8 @@ def _best_threads(table: ResultTable, name: str, python: str, setting: Setting, 
     if len(candidates) == 1:
         return 1
     try:
-        trials = [(_execute(python, name, [*case, "--threads", str(n), "--rounds", "1"]), n) for n in candidates]
+        command = [python, f"{ADAPTERS}/{name}.py", *case, "--rounds", "1", "--threads"]
+        trials = [(result([*command, str(n)]), n) for n in candidates]
     except Unavailable as reason:
         table.notes.append(f"{name}, {case[4]} {case[2]}: {reason}")
         return None
@@ -87,8 +89,3 @@ def _best_threads(table: ResultTable, name: str, python: str, setting: Setting, 
 
 def _medians(turns: list[dict[str, Any]], key: str = "seconds") -> list[float]:
     return [statistics.median(turn[key]) for turn in turns]
-
-
-def _execute(python: str, name: str, arguments: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = result([python, str(ADAPTERS / f"{name}.py"), *arguments])
-    return found

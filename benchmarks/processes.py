@@ -43,9 +43,10 @@ def output(
     return done.stdout
 
 
-def result(command: Sequence[str]) -> Any:
+def result(command: Sequence[str]) -> dict[str, Any]:
     """What a command prints in its last line, as JSON."""
-    return json.loads(output(command).splitlines()[-1])
+    found: dict[str, Any] = json.loads(output(command).splitlines()[-1])
+    return found
 
 
 def python_of(script: Path, make: bool = True) -> str:
