@@ -1,7 +1,5 @@
 """What `netfleet bench` does: it runs parts and writes their tables to `OUT/DATE/PART.md`."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from datetime import date
@@ -15,13 +13,10 @@ PARTS = {
     "gradients": "native, stacked and looped gradients against each other",
     "libraries": "a plain PyTorch loop and other libraries, each in an environment of its own",
     "growth": "time and memory for up to 5,000 workers and 10 million parameters",
-    "evaluation": "what the metrics cost",
-    "cores": "threads, processes and the interpreter lock",
     "mixing": "dense and sparse W",
-    "layout": "the memory order of images",
     "startup": "start-up times",
     "cluster": "ranks on one machine: bytes on the wire, an exchange against bare messages, a step against DDP",
-    "sites": "real sites: a message against bare gRPC and TLS, a round and a killed site against other systems",
+    "sites": "real sites: a message against bare gRPC, a round and a killed site against other systems",
 }
 
 

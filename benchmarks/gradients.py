@@ -1,7 +1,5 @@
 """The paths of gradients/ against each other: where the written rule draws its lines."""
 
-from __future__ import annotations
-
 import functools
 
 from benchmarks.measure import ResultTable, alternating, milliseconds, ratio
@@ -21,7 +19,6 @@ MODELS: dict[str, dict[str, object]] = {
 
 
 def run(setting: Setting) -> ResultTable:
-    """One step of 8 workers, each path in turn."""
     table = ResultTable(
         f"One step of {WORKERS} workers, batch {setting.batch}, by each path",
         "model | largest matrix | the rule takes | native, ms | looped ÷ native | stacked ÷ native",

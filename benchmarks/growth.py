@@ -3,8 +3,6 @@
 `python -m benchmarks.growth MODEL SIZE` measures one size, in a process of its own, so that its peak memory is its own.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics
@@ -22,7 +20,6 @@ DEGREE, SAMPLES = 4, 20_000
 
 
 def run(setting: Setting) -> ResultTable:
-    """All sizes of both models."""
     table = ResultTable(
         "Growth of a NET-FLEET round",
         "model | m | d | graph and λ, s | round, s | round ÷ (m·d), ns | memory, MB | vectors of m·d floats",
@@ -65,7 +62,6 @@ def measure(model: str, size: int) -> dict[str, float]:
 
 
 def _peak_bytes() -> int:
-    """The peak resident set of this process."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 

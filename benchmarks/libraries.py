@@ -3,8 +3,6 @@
 Every turn runs all of them one after the other, each in a fresh process; ratios are taken within a turn.
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import tempfile
@@ -13,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.environments import environment
 from benchmarks.measure import ResultTable, Spread, ratio
-from benchmarks.processes import Unavailable, result
+from benchmarks.processes import Unavailable, python_of, result
 from benchmarks.setting import ETA, Setting
 from netfleet.compute.threads import available_threads
 
@@ -33,7 +30,6 @@ NOTES = [
 
 
 def run(setting: Setting) -> ResultTable:
-    """Seconds per round of every library ÷ ours."""
     table = ResultTable(
         f"One round of {setting.m} workers, K = {setting.K}, batch {setting.batch}, in other libraries",
         "library | model | threads | seconds per round | ÷ ours | memory, MB | ours, MB",
@@ -42,12 +38,15 @@ def run(setting: Setting) -> ResultTable:
     for script in sorted(ADAPTERS.glob("*.py")):
         if script.stem not in ("job", "ours"):
             try:
-                pythons[script.stem] = environment(script, make=setting.pick(True, True, False))
+                pythons[script.stem] = python_of(script, make=setting.pick(True, True, False))
             except Unavailable as reason:
                 table.notes.append(f"{script.stem}: {reason}")
     with tempfile.TemporaryDirectory() as folder:
-        job = Path(folder) / "job.npz"
-        _write_job(job, setting)
+        job, data = Path(folder) / "job.npz", setting.images()  # what adapters/job.py reads
+        arrays = {"x": data.train_x.numpy(), "y": data.train_y.numpy(), "W": setting.topology().W().toarray()}
+        parts = np.stack(np.array_split(np.arange(len(data.train_y)), setting.m))
+        numbers = {"batch": setting.batch, "K": setting.K, "eta": ETA, "seed": 0}
+        np.savez(job, parts=parts, **arrays, **numbers)  # type: ignore[arg-type]
         for model, layout in setting.pick(CASES, CASES, CASES[2:]):
             _compare(table, pythons, setting, [str(job), "--model", model, "--layout", layout])
     table.notes += NOTES
@@ -63,7 +62,8 @@ def _compare(table: ResultTable, pythons: dict[str, str], setting: Setting, case
     for _ in range(setting.pick(3, 1, 1)):
         for name, found in turns.items():
             own = ["--threads", str(threads[name])] if name in threads else []
-            found.append(_execute(pythons.get(name, sys.executable), name, [*case, *own, "--rounds", str(rounds)]))
+            python = [pythons.get(name, sys.executable), f"{ADAPTERS}/{name}.py"]
+            found.append(result([*python, *case, *own, "--rounds", str(rounds)]))
     ours = _medians(turns["ours"])
     for name, found in turns.items():
         memory = [max(turn["peak_mb"] for turn in some) for some in (found, turns["ours"])]
@@ -75,11 +75,12 @@ def _compare(table: ResultTable, pythons: dict[str, str], setting: Setting, case
 
 def _best_threads(table: ResultTable, name: str, python: str, setting: Setting, case: list[str]) -> int | None:
     """One or all; None where the library cannot run the case."""
-    candidates = setting.pick(sorted({1, available_threads()}), sorted({1, available_threads()}), [1])
+    candidates = {1} if setting.pick(False, False, True) else {1, available_threads()}
     if len(candidates) == 1:
-        return candidates[0]
+        return 1
     try:
-        trials = [(_execute(python, name, [*case, "--threads", str(n), "--rounds", "1"]), n) for n in candidates]
+        command = [python, f"{ADAPTERS}/{name}.py", *case, "--rounds", "1", "--threads"]
+        trials = [(result([*command, str(n)]), n) for n in candidates]
     except Unavailable as reason:
         table.notes.append(f"{name}, {case[4]} {case[2]}: {reason}")
         return None
@@ -88,18 +89,3 @@ def _best_threads(table: ResultTable, name: str, python: str, setting: Setting, 
 
 def _medians(turns: list[dict[str, Any]], key: str = "seconds") -> list[float]:
     return [statistics.median(turn[key]) for turn in turns]
-
-
-def _execute(python: str, name: str, arguments: list[str]) -> dict[str, Any]:
-    """What an adapter reports."""
-    found: dict[str, Any] = result([python, str(ADAPTERS / f"{name}.py"), *arguments])
-    return found
-
-
-def _write_job(path: Path, setting: Setting) -> None:
-    """The file that adapters/job.py reads."""
-    data = setting.images()
-    arrays = {"x": data.train_x.numpy(), "y": data.train_y.numpy(), "W": setting.topology().W().toarray()}
-    parts = np.stack(np.array_split(np.arange(len(data.train_y)), setting.m))
-    numbers = {"batch": setting.batch, "K": setting.K, "eta": ETA, "seed": 0}
-    np.savez(path, parts=parts, **arrays, **{key: np.array(value) for key, value in numbers.items()})  # type: ignore[arg-type]

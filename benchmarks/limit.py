@@ -1,7 +1,5 @@
 """One round against the bare gradient work in it, and that against the machine."""
 
-from __future__ import annotations
-
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -14,14 +12,17 @@ from netfleet.problems import ModuleProblem
 
 
 def run(setting: Setting) -> ResultTable:
-    """Round ÷ gradients, gradients ÷ PyTorch's, and FLOP/s."""
     table = ResultTable(
         f"One NET-FLEET round against the bare gradient work, m = {setting.m}, K = {setting.K}, batch {setting.batch}",
         "model | path | round, ms | gradients only, ms | round ÷ gradients | PyTorch's gradients ÷ ours | GFLOP/s | "
         "of peak",
     )
     repeats, size, data = setting.pick(21, 5, 1), setting.pick(2048, 2048, 256), setting.images()
-    peak = _peak(size)
+    a, b = torch.randn(2, size, size)
+    before = torch.get_num_threads()
+    torch.set_num_threads(available_threads())
+    peak = 2 * size**3 / min(seconds(lambda: a @ b) for _ in range(8))
+    torch.set_num_threads(before)
     for model in ("cnn", "mlp", "softmax"):
         f, plain = setting.problem(model, data), setting.problem(model, data, gradients="looped")
         go = rounds(f, setting.topology(), setting.K)
@@ -52,15 +53,6 @@ def _bare(f: ModuleProblem, steps: int) -> Timed:
     return go
 
 
-def _peak(size: int) -> float:
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    before = torch.get_num_threads()
-    torch.set_num_threads(available_threads())
-    fastest = min(seconds(lambda: a @ b) for _ in range(8))
-    torch.set_num_threads(before)
-    return 2 * size**3 / fastest
-
-
 def _flops(f: ModuleProblem) -> float:
     """Of one worker's gradient, by the book: every layer thrice, the first twice (nobody needs the data's gradient)."""
     total = 0.0
@@ -71,7 +63,6 @@ def _flops(f: ModuleProblem) -> float:
 
 
 def _profile(setting: Setting, data: Dataset) -> str:
-    """The operators that take most of a step."""
     step = _bare(setting.problem("cnn", data, gradients="looped", threads=1), 1)
     step()
     with profile(activities=[ProfilerActivity.CPU]) as profiled:

@@ -1,14 +1,14 @@
 """Timing side by side: every number is a ratio of two things that were timed in turn, with its spread."""
 
-from __future__ import annotations
-
 import os
 import platform
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, Self
 
 import torch
 
@@ -17,19 +17,14 @@ from netfleet.compute.threads import available_threads
 Timed = Callable[[], object]
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The median of some values and their quartiles."""
-
+class Spread(NamedTuple):
     middle: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        if len(values) == 1:
-            return cls(values[0], values[0], values[0])
-        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    def of(cls, values: list[float]) -> Self:
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
         return cls(middle, low, high)
 
     def __str__(self) -> str:
@@ -46,7 +41,6 @@ class ResultTable:
     notes: list[str] = field(default_factory=list)
 
     def add(self, *cells: object) -> None:
-        """Add a row and print it."""
         self.rows.append([str(cell) for cell in cells])
         print("  " + " · ".join(self.rows[-1]), flush=True)
 
@@ -58,7 +52,6 @@ class ResultTable:
 
 
 def seconds(run: Timed) -> float:
-    """How long one call takes."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
@@ -71,7 +64,6 @@ def alternating(runs: Sequence[Timed], repeats: int) -> list[list[float]]:
 
 
 def milliseconds(times: Sequence[float]) -> Spread:
-    """The spread of some times, in milliseconds."""
     return Spread.of([1e3 * t for t in times])
 
 
@@ -81,12 +73,9 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
 
 
 def machine() -> str:
-    """The machine and the versions, in one line."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        model = platform.processor() or platform.machine()
+    cpus = Path("/proc/cpuinfo")
+    known = re.search(r"model name\s*:\s*(.*)", cpus.read_text(encoding="utf-8") if cpus.exists() else "")
+    model = known[1].strip() if known else platform.processor() or platform.machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return (
         f"{model} ({torch.backends.cpu.get_cpu_capability()}), {available_threads()} cores, {memory:.0f} GiB; Python "

@@ -1,7 +1,5 @@
 """Dense or sparse W? The time of W·x both ways, and which of the two the simulator takes."""
 
-from __future__ import annotations
-
 import functools
 
 import torch
@@ -17,7 +15,6 @@ D = 10_330  # the paper's CNN
 
 
 def run(setting: Setting) -> ResultTable:
-    """Graphs of growing density."""
     table = ResultTable(
         f"Dense and sparse W, d = {D}, float32", "m | non-zeros per row | dense ÷ sparse | the rule takes"
     )

@@ -1,7 +1,5 @@
 """The job that the parts measure: the paper's setting, m = 50, K = 10, batch 32, on images of MNIST's shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -41,11 +39,11 @@ class Setting:
         """A number of repeats, a list of sizes, … for this thoroughness."""
         return (full, quick, tiny)[self.haste]
 
-    def images(self, samples: int = 0, shape: tuple[int, ...] = (1, 28, 28), tests: int = 10_000) -> Dataset:
+    def images(self, samples: int = 0, tests: int = 10_000) -> Dataset:
         """Random images and labels: the time of a gradient does not depend on their content."""
         samples = min(samples or self.samples, self.samples)
         generator = randomness.torch_generator("benchmark", samples)
-        x = torch.rand(samples, *shape, generator=generator)
+        x = torch.rand(samples, 1, 28, 28, generator=generator)
         y = torch.randint(0, 10, (samples,), generator=generator)
         return Dataset("random", x, y, x[:tests], y[:tests], classes=10)
 
@@ -54,10 +52,9 @@ class Setting:
         data = data or self.images()
         parts = np.array_split(np.arange(len(data.train_y)), m or self.m)
         options = {"batch": self.batch, **more}
-        return ModuleProblem(network(model, tuple(data.train_x.shape[1:])), data, parts, **options)  # type: ignore[arg-type]
+        return ModuleProblem(network(model), data, parts, **options)  # type: ignore[arg-type]
 
     def topology(self) -> Topology:
-        """The paper's Erdős–Rényi graph."""
         return make_topology("erdos-renyi", workers=self.m)
 
 
@@ -66,9 +63,9 @@ QUICK = Setting(haste=1)
 TINY = Setting(haste=2, m=4, K=2, batch=4, samples=400)
 
 
-def network(model: str | nn.Module | dict[str, object], inputs: tuple[int, ...] = (1, 28, 28)) -> nn.Module:
+def network(model: str | nn.Module | dict[str, object]) -> nn.Module:
     """A model by its name or table, for images of ten classes."""
-    return model if isinstance(model, nn.Module) else MODELS.build(model, inputs=inputs, classes=10)
+    return model if isinstance(model, nn.Module) else MODELS.build(model, inputs=(1, 28, 28), classes=10)
 
 
 def rounds(f: Problem, topology: Topology, steps: int) -> Callable[[], None]:
@@ -77,21 +74,15 @@ def rounds(f: Problem, topology: Topology, steps: int) -> Callable[[], None]:
 
 
 def method(steps: int) -> Algorithm:
-    """NET-FLEET."""
     return ALGORITHMS.build({"kind": "net-fleet", "eta": ETA, "K": steps})
 
 
 def rounds_on(host: Host, job: Job) -> Callable[[], None]:
-    """A function that runs the next round."""
     now: Snapshot | None = None
 
     def go() -> None:
         nonlocal now
-        before = now
         with one_intra_op_thread():
-            if before is None:
-                now = train(host, job)
-            else:
-                now = train(host, replace(job, rounds=before.t + 1, start=lambda *_: before))
+            now = train(host, replace(job, rounds=now.t + 1, start=lambda *_, last=now: last) if now else job)
 
     return go

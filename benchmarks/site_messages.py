@@ -1,32 +1,26 @@
-"""One message between two processes, in three ways over the same certificates: ours, bare gRPC, and TLS on a socket.
+"""One message between two processes, in two ways over the same certificates: ours, and bare gRPC.
 
 `python -m benchmarks.site_messages FOLDER D` is the sender: a site's folder, and how many float32 numbers.
 """
 
-from __future__ import annotations
-
-import socket
-import ssl
+import itertools
 import subprocess
 import sys
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
 import torch
-from torch import Tensor
 
-from benchmarks.measure import Timed, alternating
-from benchmarks.processes import environment
+from benchmarks.measure import alternating
+from benchmarks.processes import variables
 from netfleet.engines.host import Tag, all_finite
 from netfleet.errors import TransportError
 from netfleet.sites.network.client import Client, Wanted
 from netfleet.sites.network.grpc_transport import GrpcTransport
-from netfleet.sites.network.identity import Identity, load_identity
+from netfleet.sites.network.identity import load_identity
 from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.server import SiteServer
@@ -35,7 +29,6 @@ from netfleet.sites.network.wire import Expected, Frame, Kind
 from netfleet.sites.planning.folders import Site, load_site
 
 CHUNK = 1 << 20
-METHOD = "/bare/Pull"
 
 
 class BareService(grpc.GenericRpcHandler):  # type: ignore[misc]
@@ -53,7 +46,7 @@ class BareService(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 class OpenMembers:
-    """Knows the neighbours and lets nobody wait."""
+    """Knows the neighbours and keeps nobody waiting."""
 
     def __init__(self, site: Site) -> None:
         self._contacts = {each.name: Contact(each) for each in site.neighbours}
@@ -67,147 +60,85 @@ class OpenMembers:
     def first_round(self, j: int) -> int:
         return 0
 
-    def note_rounds(self, j: int, t: int, rounds: Sequence[int]) -> None:
-        """It is of no use here."""
+    def note_rounds(self, j: int, t: int, rounds: Sequence[int]) -> None: ...
 
     def add_link(self, j: int) -> Frame:
-        raise NotImplementedError
+        raise TransportError("the benchmark adds no link")
 
 
 def no_model() -> Message:
-    """Nobody asks for it here."""
-    raise NotImplementedError
-
-
-def send(folder: Path, d: int) -> None:
-    """Serve in all three ways; a line of the standard input names the round whose message is posted."""
-    site, _ = load_site(folder)
-    identity = load_identity(folder, site.name)
-    data = torch.randn(d).view(torch.uint8)
-    view, outbox, loop = data.numpy().data.cast("B"), Outbox(), LoopThread()
-
-    async def start() -> tuple[Any, Any, int]:
-        members, status = OpenMembers(site), lambda name: b"{}"
-        server = SiteServer(site, outbox, members, _complain, no_model, status)
-        ours = GrpcTransport(identity, site.listen).serve(server)
-        await ours.__aenter__()  # until the process ends
-        bare = grpc.aio.server()
-        bare.add_generic_rpc_handlers((BareService(view),))
-        pair = [(identity.key, identity.certificate)]
-        port = bare.add_secure_port(
-            "127.0.0.1:0", grpc.ssl_server_credentials(pair, identity.ca, require_client_auth=True)
-        )
-        await bare.start()
-        return ours, bare, port
-
-    _, _, bare_port = servers = loop.__enter__().wait(start())
-    listener = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=_send_plainly, args=(listener, _tls(folder, server=True), view), daemon=True).start()
-    print(bare_port, listener.getsockname()[1], flush=True)
-    for line in sys.stdin:
-        outbox.post(Tag(int(line), 0), f"float32[{d}]", data)
-    del servers
-
-
-def _send_plainly(listener: socket.socket, context: ssl.SSLContext, view: memoryview) -> None:
-    """Answer each byte with the message."""
-    accepted, _ = listener.accept()
-    with context.wrap_socket(accepted, server_side=True) as line:
-        while line.recv(1):
-            line.sendall(view)
-
-
-def _tls(folder: Path, server: bool) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    context.load_cert_chain(folder / "node.pem", folder / "node.key")
-    context.load_verify_locations(folder / "ca.pem")
-    context.verify_mode = ssl.CERT_REQUIRED
-    return context
+    raise TransportError("the benchmark has no model")
 
 
 def _complain(who: str, why: str) -> None:
     raise TransportError(f"{who}: {why}")
 
 
+def send(folder: Path, d: int) -> None:
+    """Serve in both ways; a line of the standard input names the round whose message is posted."""
+    site, _ = load_site(folder)
+    identity, outbox, data = load_identity(folder, site.name), Outbox(), torch.randn(d).view(torch.uint8)
+
+    async def start() -> tuple[Any, Any]:
+        server = SiteServer(site, outbox, OpenMembers(site), _complain, no_model, lambda name: b"{}")
+        ours = GrpcTransport(identity, site.listen).serve(server)
+        await ours.__aenter__()  # until the process ends
+        bare = grpc.aio.server()
+        bare.add_generic_rpc_handlers((BareService(data.numpy().data.cast("B")),))
+        pair = [(identity.key, identity.certificate)]
+        credentials = grpc.ssl_server_credentials(pair, identity.ca, require_client_auth=True)
+        print(bare.add_secure_port("127.0.0.1:0", credentials), flush=True)
+        await bare.start()
+        return ours, bare
+
+    with LoopThread() as loop:
+        servers = loop.wait(start())
+        for line in sys.stdin:
+            outbox.post(Tag(int(line), 0), f"float32[{d}]", data)
+        del servers
+
+
 def exchanges(sender: Path, receiver: Path, d: int, repeats: int) -> list[list[float]]:
-    """Seconds of each way, taken in turn: ours, bare gRPC, TLS on a socket."""
-    with _sending(sender, d) as (post, bare, plain):
-        site, _ = load_site(receiver)
-        name = site.neighbours[0].name
-        into = torch.ones(4 * d, dtype=torch.uint8)  # its pages are there
-        identity = load_identity(receiver, site.name)
-        with (
-            LoopThread() as loop,
-            socket.create_connection(("127.0.0.1", plain)) as opened,
-            _tls(receiver, server=False).wrap_socket(opened, server_hostname=name) as line,
-        ):
-            ours = _ours(loop, site, identity, post, into, d)
-            runs = [ours, _bare(loop, bare, identity, name, into), lambda: _receive_plainly(line, into)]
-            return alternating(runs, repeats)
-
-
-@contextmanager
-def _sending(folder: Path, d: int) -> Iterator[tuple[Callable[[int], None], int, int]]:
-    """The sender's process: a function that lets it post, and the ports of the other two ways."""
-    command, pipe = [sys.executable, "-m", __name__, str(folder), str(d)], subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) as process:
-        stdin, stdout = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
-
-        def post(t: int) -> None:
-            stdin.write(f"{t}\n")
-            stdin.flush()
-
+    """Seconds of each way, taken in turn: ours, bare gRPC."""
+    command, pipe = [sys.executable, "-m", __name__, str(sender), str(d)], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=variables()) as process:
         try:
-            bare, plain = map(int, stdout.readline().split())
-            yield post, bare, plain
+            assert process.stdout
+            return _receive(process, int(process.stdout.readline()), receiver, d, repeats)
         finally:
             process.kill()
 
 
-def _ours(loop: LoopThread, site: Site, identity: Identity, post: Callable[[int], None], into: Tensor, d: int) -> Timed:
-    """As a site does it: the other posts, this one pulls and checks."""
-    view, contact, t = into.numpy().data.cast("B"), Contact(site.neighbours[0]), -1
+def _receive(sender: subprocess.Popen[str], port: int, folder: Path, d: int, repeats: int) -> list[list[float]]:
+    site, _ = load_site(folder)
+    identity, contact = load_identity(folder, site.name), Contact(site.neighbours[0])
+    into, rounds = torch.ones(4 * d, dtype=torch.uint8), itertools.count()  # of ones, so its pages are there
+    view = into.numpy().data.cast("B")
 
-    client = Client(site, GrpcTransport(identity), _complain)
+    async def connect() -> tuple[Client, Any]:
+        credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
+        options = [("grpc.ssl_target_name_override", contact.neighbour.name)]
+        channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options)
+        return Client(site, GrpcTransport(identity), _complain), channel
 
-    def go() -> None:
-        nonlocal t
-        t += 1
-        post(t)
+    async def ours() -> None:
+        """As a site does it: the other posts, this one pulls and checks."""
+        t = next(rounds)
+        print(t, file=sender.stdin)
         expected = Expected(bytes.fromhex(site.run), contact.neighbour.number, t, 0, f"float32[{d}]", len(view))
-        wanted = Wanted(expected, view, lambda: all_finite(into.view(torch.float32)))
-        answer = loop.wait(client.pull(contact, wanted))
+        answer = await client.pull(contact, Wanted(expected, view, lambda: all_finite(into.view(torch.float32))))
         if answer.kind != Kind.CHUNK:
             raise TransportError(f"no message, but {answer}")
 
-    return go
-
-
-def _bare(loop: LoopThread, port: int, identity: Identity, name: str, into: Tensor) -> Timed:
-    view = into.numpy().data.cast("B")
-
-    async def connect() -> Any:
-        credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
-        options = [("grpc.ssl_target_name_override", name)]
-        return grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options)
-
-    channel = loop.wait(connect())
-
-    async def pull() -> None:
+    async def bare() -> None:
         have = 0
-        async for data in channel.unary_stream(METHOD)(b""):
+        async for data in channel.unary_stream("/bare/Pull")(b""):
             view[have : have + len(data)] = data
             have += len(data)
 
-    return lambda: loop.wait(pull())
-
-
-def _receive_plainly(line: ssl.SSLSocket, into: Tensor) -> None:
-    view = into.numpy().data.cast("B")
-    line.sendall(b"?")
-    have = 0
-    while have < len(view):
-        have += line.recv_into(view[have:])
+    with LoopThread() as loop:
+        client, channel = loop.wait(connect())
+        return alternating([lambda: loop.wait(ours()), lambda: loop.wait(bare())], repeats)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ A system is netfleet or another with an adapter (adapters/sites/*.py; work.py sa
 the same work: digits, a small network, K local steps in a round, every node connected to every other.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -16,13 +14,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.processes import Unavailable, environment, output
+from benchmarks.processes import Unavailable, output, variables
 from netfleet.data import SOURCES
 from netfleet.runs.config import experiment
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
@@ -31,42 +28,18 @@ from netfleet.sites.planning.plan import make_plan, write_plan
 ADAPTERS = Path(__file__).with_name("adapters") / "sites"
 #: Nodes, local steps, mini-batch, step size, hidden units.
 M, K, BATCH, ETA, HIDDEN = 3, 10, 32, 0.05, 64
-#: More rounds than any run reaches.
-ROUNDS = 1_000_000
+ROUNDS = 1_000_000  # more than any run reaches
 #: Seconds: for the first rounds of a system, between two looks, and for `prepare` and `go`.
 BEGIN, LOOK, SETUP = 120.0, 0.02, 90.0
 
 
-@dataclass(frozen=True)
-class System:
-    """`netfleet node`: how its processes are started in a folder with the work, and how far they are."""
-
+class System(NamedTuple):
     name: str
     away: float  # seconds to watch the others while a node is away
     patience: float = 0.0
     again: tuple[str, ...] = ()  # options of a node that was killed
     verbs: tuple[str, ...] = ("node",)
-
-    def command(self, folder: Path, verb: str, more: Sequence[str]) -> list[str]:
-        i, *options = more
-        return [sys.executable, "-m", "netfleet", "node", str(folder / "plan" / f"s{i}"), "--linger", "1", *options]
-
-    def reached(self, folder: Path, i: int) -> int:
-        return int(json.loads((folder / "plan" / f"s{i}" / "run" / "checkpoint.json").read_text())["counters"]["t"])
-
-
-@dataclass(frozen=True)
-class AdaptedSystem(System):
-    """A system with an adapter, in its own environment."""
-
-    python: str = ""
-    script: str = ""
-
-    def command(self, folder: Path, verb: str, more: Sequence[str]) -> list[str]:
-        return [self.python, str(ADAPTERS / self.script), str(folder), verb, *more]
-
-    def reached(self, folder: Path, i: int) -> int:
-        return int((folder / f"round-{i}").read_text())
+    adapter: tuple[str, str] | None = None  # its Python and its script; None: netfleet
 
 
 def write_work(folder: Path, patience: float = 0.0) -> None:
@@ -75,16 +48,9 @@ def write_work(folder: Path, patience: float = 0.0) -> None:
     x = data.train_x.reshape(len(data.train_y), -1).numpy()
     parts = np.arange(len(x) // M * M).reshape(M, -1)
     settings = {"ports": ports, "K": K, "batch": BATCH, "eta": ETA, "rounds": ROUNDS, "hidden": HIDDEN}
-    numbers = {name: np.array(value) for name, value in settings.items()}
-    np.savez(folder / "work.npz", x=x, y=data.train_y.numpy(), parts=parts, **numbers)  # type: ignore[arg-type]
-    table = {
-        "name": "bench",
-        "rounds": ROUNDS,
-        "topology": {"kind": "complete", "workers": M},
-        "problem": {"data": "digits", "model": {"kind": "mlp", "hidden": [HIDDEN]}, "batch": BATCH},
-        "algorithms": [{"kind": "net-fleet", "K": K, "eta": ETA}],
-        "evaluation": {"every": ROUNDS},
-    }
+    np.savez(folder / "work.npz", x=x, y=data.train_y.numpy(), parts=parts, **settings)  # type: ignore[arg-type]
+    problem = {"data": "digits", "model": {"kind": "mlp", "hidden": [HIDDEN]}, "batch": BATCH}
+    table = {"topology": {"kind": "complete", "workers": M}, "problem": problem, "evaluation": {"every": ROUNDS}}
     write_sites(folder / "plan", table, ports, patience)
 
 
@@ -92,7 +58,8 @@ def write_sites(out: Path, table: dict[str, Any], ports: Sequence[int], patience
     """Sites s0, s1, … of an experiment on this machine."""
     addresses = [f"127.0.0.1:{port}" for port in ports]
     nodes = NodesFile(tuple(NodeEntry(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience)
-    made = experiment(table)
+    given = {"name": "bench", "rounds": ROUNDS, "algorithms": [{"kind": "net-fleet", "K": K, "eta": ETA}]}
+    made = experiment(given | table)
     write_plan(make_plan(made, nodes), out, made, nodes)
 
 
@@ -104,23 +71,27 @@ def free_ports(count: int) -> list[int]:
 
 
 class RunningSystem:
-    """The processes of one system."""
-
     def __init__(self, system: System, folder: Path) -> None:
         self.system, self.folder = system, folder
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
+    def _command(self, verb: str, *more: str) -> list[str]:
+        if self.system.adapter:
+            python, script = self.system.adapter
+            return [python, str(ADAPTERS / script), str(self.folder), verb, *more]
+        i, *options = more
+        return [sys.executable, "-m", "netfleet", "node", f"{self.folder}/plan/s{i}", "--linger", "1", *options]
+
     def start(self, verb: str, *more: str) -> None:
-        """Start a process in the background."""
-        name = "-".join((verb, *more[:1]))
-        command, variables = self.system.command(self.folder, verb, more), environment() | {"OMP_NUM_THREADS": "1"}
+        name, env = "-".join((verb, *more[:1])), variables() | {"OMP_NUM_THREADS": "1"}
         with open(self.folder / f"{name}.log", "ab") as log:
-            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=variables)
+            command = self._command(verb, *more)
+            self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=env)
 
     def run(self, verb: str) -> None:
         """Run a verb to its end, if the system has it."""
         if verb in self.system.verbs:
-            output(self.system.command(self.folder, verb, ()), SETUP, self.folder, OMP_NUM_THREADS="1")
+            output(self._command(verb), SETUP, self.folder, OMP_NUM_THREADS="1")
 
     def kill(self, name: str) -> None:
         """Kill a process, as a power cut would, with all that it started, which may have sessions of their own."""
@@ -137,8 +108,10 @@ class RunningSystem:
 
     def reached(self, i: int) -> int:
         """The rounds that node i has done."""
+        other = self.system.adapter is not None
         try:
-            return self.system.reached(self.folder, i)
+            text = (self.folder / (f"round-{i}" if other else f"plan/s{i}/run/checkpoint.json")).read_text()
+            return int(text if other else json.loads(text)["counters"]["t"])
         except (FileNotFoundError, ValueError):
             return 0
 
@@ -180,19 +153,16 @@ def until(happened: Callable[[], bool], seconds: float) -> float | None:
 
 
 def seconds_per_round(nodes: RunningSystem, rounds: int, windows: int, seconds: float) -> list[float]:
-    """Seconds per round in a few windows, of so many rounds or so much time each."""
+    """Seconds per round in a few windows, each of so many rounds or so much time, which begin and end with a round."""
     if until(lambda: min(map(nodes.reached, range(M))) >= 3, BEGIN) is None:
         raise Unavailable(f"no three rounds in {BEGIN:.0f} s")
-    return [_window(nodes, rounds, seconds) for _ in range(windows)]
-
-
-def _window(nodes: RunningSystem, rounds: int, seconds: float) -> float:
-    """From the end of one round to the end of another."""
-    first = _next_round(nodes)
-    begin = time.monotonic()
-    until(lambda: nodes.reached(0) >= first + rounds, seconds)
-    done = _next_round(nodes) - first
-    return (time.monotonic() - begin) / done
+    found = []
+    for _ in range(windows):
+        first, begin = _next_round(nodes), time.monotonic()
+        until(lambda last=first + rounds: nodes.reached(0) >= last, seconds)  # type: ignore[misc]
+        done = _next_round(nodes) - first
+        found.append((time.monotonic() - begin) / done)
+    return found
 
 
 def _next_round(nodes: RunningSystem) -> int:

@@ -1,23 +1,20 @@
-"""Real sites: one message beside bare gRPC and a bare TLS socket, a round beside other systems, and a killed node."""
-
-from __future__ import annotations
+"""Real sites: one message beside bare gRPC, a round beside other systems, and a killed node."""
 
 import tempfile
 from pathlib import Path
 
 from benchmarks import site_processes
-from benchmarks.environments import environment
 from benchmarks.measure import ResultTable, Spread, ratio
-from benchmarks.processes import Unavailable
+from benchmarks.processes import Unavailable, python_of
 from benchmarks.setting import Setting
-from benchmarks.site_crashes import CrashResult, kill_one
 from benchmarks.site_messages import exchanges
-from benchmarks.site_processes import ADAPTERS, AdaptedSystem, System, running, seconds_per_round
+from benchmarks.site_processes import ADAPTERS, M, RunningSystem, System, running, seconds_per_round, until
 
-#: Float32 numbers in a message: 40 MB.
-D = 10_000_000
+D = 10_000_000  # float32 numbers in a message: 40 MB
 #: Seconds to watch a system once a killed node is back, and our patience where it has an end.
 BACK, PATIENCE = 15.0, 3.0
+#: The node that is killed, and the rounds that show that a node goes on: more than it may have had on its way.
+VICTIM, ON = 1, 3
 #: Other systems: adapter, its verbs, and the seconds to watch while a node is away (beyond the system's timeout).
 OTHERS = {
     "p2pfl": ("p2pfl_fedavg.py", ("node",), 80.0),
@@ -28,7 +25,7 @@ PATIENT = System(f"netfleet, patience {PATIENCE:.0f} s", away=20.0, patience=PAT
 NOTES = [
     "exchange: from one process to another. Ours is what a site does: post (a copy), pull into memory that is there "
     "already, check the checksum and the order of every frame, check that all numbers are finite. gRPC: a stream of "
-    "1 MiB chunks of bytes into the same memory. TLS on a socket: sendall and recv_into.",
+    "1 MiB chunks of bytes into the same memory.",
     f"round: {site_processes.M} nodes, each connected to every other; digits, a network with {site_processes.HIDDEN} "
     f"hidden units, {site_processes.K} local steps with mini-batches of {site_processes.BATCH}. Ours is NET-FLEET, "
     "which exchanges two vectors and saves its state to disk in every round; the others exchange one and keep it in "
@@ -46,7 +43,6 @@ NOTES = [
 
 
 def run(setting: Setting) -> ResultTable:
-    """Processes of this machine over its loopback device, one thread each."""
     table = ResultTable(
         "Real sites on one machine (loopback, mutual TLS), one thread each",
         "what | who | seconds, or what happened | ours ÷ it",
@@ -55,46 +51,37 @@ def run(setting: Setting) -> ResultTable:
     measure_exchange(table, setting.pick(D, D, 1000), setting.pick(25, 5, 2))
     others = find_others(table, make=setting.pick(True, False, False))
     measure_systems(table, [OURS, *others], setting)
-    if setting.pick(True, True, False):
-        with running(PATIENT) as nodes:
-            seconds_per_round(nodes, rounds=10, windows=1, seconds=2.0)
-            _add_crash(table, PATIENT.name, kill_one(nodes, BACK))
     return table
 
 
 def measure_exchange(table: ResultTable, d: int, repeats: int) -> None:
-    """One message of d numbers in three ways: ours, gRPC, a socket."""
-    config = {
-        "name": "bench",
-        "rounds": site_processes.ROUNDS,
-        "topology": {"kind": "complete", "workers": 2},
-        "problem": {"kind": "quadratics"},
-        "algorithms": [{"kind": "net-fleet", "K": 1, "eta": 0.1}],
-    }
+    """One message of d numbers in two ways: ours and gRPC."""
+    config = {"topology": {"kind": "complete", "workers": 2}, "problem": {"kind": "quadratics"}}
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan"
         site_processes.write_sites(plan, config, site_processes.free_ports(2))
         times = exchanges(plan / "s0", plan / "s1", d, repeats)
-    for name, taken in zip(("netfleet", "gRPC, as it comes", "TLS on a socket"), times, strict=True):
+    for name, taken in zip(("netfleet", "gRPC, as it comes"), times, strict=True):
         table.add(f"exchange of {4 * d / 1e6:.3g} MB", name, Spread.of(taken), ratio(times[0], taken))
 
 
 def find_others(table: ResultTable, make: bool) -> list[System]:
-    """The other systems that can be run here."""
-    found: list[System] = []
+    found = []
     for name, (script, verbs, away) in OTHERS.items():
         try:
-            python = environment(ADAPTERS / script, make)
-            found.append(AdaptedSystem(name, away, verbs=verbs, python=python, script=script))
+            found.append(System(name, away, verbs=verbs, adapter=(python_of(ADAPTERS / script, make), script)))
         except Unavailable as reason:
             table.add("round", name, f"not run: {reason}", "")
     return found
 
 
 def measure_systems(table: ResultTable, systems: list[System], setting: Setting) -> None:
-    """Seconds per round of those systems that run, which take turns; in the last turn a node of each is killed."""
+    """Seconds per round of those systems that run, which take turns; in the last turn a node of each is killed.
+
+    A last system is netfleet with a patience, of which only a node is killed.
+    """
     taken: dict[str, list[float]] = {each.name: [] for each in systems}
-    crashes: dict[str, CrashResult] = {}
+    crashes: dict[str, tuple[str, str]] = {}
     turns, rounds, windows = setting.pick((2, 100, 3), (1, 100, 3), (1, 3, 1))
     for system, last in [(each, turn == turns - 1) for turn in range(turns) for each in systems]:
         if system.name in taken:
@@ -108,10 +95,42 @@ def measure_systems(table: ResultTable, systems: list[System], setting: Setting)
                 table.add("round", system.name, f"not run: {reason}", "")
     for name, values in taken.items():
         table.add("round", name, Spread.of(values), ratio(taken[systems[0].name], values))
-    for name, crash in crashes.items():
-        _add_crash(table, name, crash)
+    if setting.pick(True, True, False):
+        with running(PATIENT) as nodes:
+            seconds_per_round(nodes, rounds=10, windows=1, seconds=2.0)
+            crashes[PATIENT.name] = kill_one(nodes, BACK)
+    for name, (away, back) in crashes.items():
+        table.add("one node killed", name, away, "")
+        table.add("and started again", name, back, "")
 
 
-def _add_crash(table: ResultTable, name: str, crash: CrashResult) -> None:
-    table.add("one node killed", name, crash.away, "")
-    table.add("and started again", name, crash.back, "")
+def kill_one(nodes: RunningSystem, back: float) -> tuple[str, str]:
+    """Kill a node and start it again: what the nodes did while it was away, and within `back` seconds afterwards."""
+    nodes.kill(f"node-{VICTIM}")
+    words = _while_away(nodes, nodes.system.away)
+    nodes.start("node", str(VICTIM), *nodes.system.again)
+    return words, _once_back(nodes, back)
+
+
+def _while_away(nodes: RunningSystem, seconds: float) -> str:
+    others = [i for i in range(M) if i != VICTIM]
+    goal = {i: nodes.reached(i) + ON for i in others}
+
+    def on() -> bool:
+        return all(nodes.reached(i) >= goal[i] for i in others)
+
+    took = until(lambda: on() or not any(map(nodes.lives, others)), seconds)
+    if took is None:
+        return f"the others wait: no {ON} rounds in {seconds:.0f} s"
+    return f"the others go on after {took:.1f} s" if on() else f"the others' training ends after {took:.1f} s"
+
+
+def _once_back(nodes: RunningSystem, seconds: float) -> str:
+    goal = [nodes.reached(i) + ON for i in range(M)]
+    took = until(lambda: all(nodes.reached(i) >= goal[i] for i in range(M)), seconds)
+    if took is not None:
+        return f"all go on after {took:.1f} s"
+    going = [i for i in range(M) if nodes.reached(i) >= goal[i]]
+    if not going:
+        return f"nobody does {ON} rounds in {seconds:.0f} s"
+    return "it goes on alone" if VICTIM in going else f"the others go on, without it for {seconds:.0f} s"

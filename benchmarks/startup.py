@@ -1,7 +1,5 @@
 """How soon something happens: the help, and the first round of the demo, each in a process of its own."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import tempfile
@@ -15,7 +13,6 @@ COMPILE = "from netfleet.gradients.native.build import library; library()"
 
 
 def run(setting: Setting) -> ResultTable:
-    """Every command beside importing torch."""
     table = ResultTable("Start-up", "what | seconds | ÷ importing torch")
     with tempfile.TemporaryDirectory() as folder:
         demo = ["run", "--set", "rounds=1", "--set", "seeds=[0]", "--out", f"{folder}/run", "--overwrite"]
@@ -31,11 +28,9 @@ def run(setting: Setting) -> ResultTable:
         for name, taken in zip(names, times, strict=True):
             table.add(name, Spread.of(taken), ratio(taken, times[0]))
         if repeats := setting.pick(3, 2, 0):
-            (taken,) = alternating([functools.partial(_compile, folder)], repeats)
+            compile_again = [sys.executable, "-c", COMPILE]  # in an empty cache
+            (taken,) = alternating(
+                [lambda: output(compile_again, XDG_CACHE_HOME=tempfile.mkdtemp(dir=folder))], repeats
+            )
             table.add("compiling the native library, once per machine", Spread.of(taken), "")
     return table
-
-
-def _compile(folder: str) -> None:
-    """With an empty cache, so that the library is compiled again."""
-    output([sys.executable, "-c", COMPILE], XDG_CACHE_HOME=tempfile.mkdtemp(dir=folder))

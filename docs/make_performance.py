@@ -13,12 +13,13 @@ NAMES = {
     "plain": "a plain PyTorch loop",
     "gossipy_dfl": "GossipPy",
     "pfl_research": "pfl",
-    "fluke_fedavg": "fluke",
     "fedjax_fedavg": "FedJAX",
     "flower": "Flower",
     "decent": "decent-bench, LED",
     "decent, K-GT": "decent-bench, K-GT",
 }
+#: Libraries that stored results have and `netfleet bench` no longer runs.
+GONE = {"fluke_fedavg"}
 
 
 def newest(name: str) -> Path:
@@ -29,7 +30,8 @@ def newest(name: str) -> Path:
 def section(name: str, once: str = "") -> str:
     """A part's table, its notes and where it comes from; without the machine's line if the page says it once."""
     path = newest(name)
-    title, _, rest = path.read_text(encoding="utf-8").replace(f"{once}\n\n" if once else "", "").partition("\n")
+    text = re.sub(r"\| (\w+)[^\n]*\n", lambda row: "" if row[1] in GONE else row[0], path.read_text(encoding="utf-8"))
+    title, _, rest = text.replace(f"{once}\n\n" if once else "", "").partition("\n")
     table = rest.rstrip() + ("\n" if rest.rstrip().endswith("|") else "")
     return f"##{title}\n{table}\n- `netfleet bench {name}`, {path.parent.name}."
 
@@ -44,7 +46,7 @@ def speed() -> str:
     rows = [line.strip("| ").split(" | ") for line in newest("libraries").read_text(encoding="utf-8").splitlines()]
     found: dict[str, dict[str, str]] = {}
     for cells in rows:
-        if len(cells) == 7 and cells[0] not in ("library", "ours") and "---" not in cells[0]:
+        if len(cells) == 7 and cells[0] in NAMES:
             found.setdefault(cells[0], {})[cells[1]] = cells[4].split()[0]
     cases = ("cnn, ordinary", "cnn, tuned", "softmax, ordinary")
     lines = [

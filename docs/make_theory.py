@@ -17,8 +17,8 @@ from netfleet.report.plots import DPI, INK, MARKERS, OTHERS, OURS, STYLE, TICKS
 from netfleet.theory import bounds as theory
 from netfleet.theory.theorems import theorem_1
 from netfleet.theory.worst_case import Side, climb, constants, worst
-from reproduce.speedup import command as speedup
-from reproduce.speedup.results import Results
+from reproduce.speedup import figure as fits
+from reproduce.speedup import study as speedup
 
 ROOT = Path(__file__).parents[1]
 PAGE, RESULTS, PICTURE = (ROOT / "docs" / name for name in ("theory.md", "theory.json", "theory.png"))
@@ -132,9 +132,9 @@ def graphs() -> str:
 def slopes() -> str:
     """The picture of the studies in reproduce/speedup, their fitted exponents, and how runs compare with Theorem 1."""
     folder = ROOT / "reproduce"
-    known = [(s, Results(folder / speedup.NAME / f"{s.name}.json")) for s in speedup.find_studies(folder)]
-    found = speedup.measured(known)
-    rows = [speedup.HEADINGS, ("---",) * len(speedup.HEADINGS), *speedup.slopes(found)]
+    known = [(s, speedup.Results(folder / speedup.NAME / f"{s.name}.json")) for s in speedup.find_studies(folder)]
+    found = fits.measured(known)
+    rows = [fits.HEADINGS, ("---",) * len(fits.HEADINGS), *fits.slopes(found)]
     if len(rows) == 2:
         return "Not run yet."
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -4,8 +4,6 @@ A measure turns the values of some curves into one number. `end` is the mean of 
 paper's smoothed curves; `overall` is the mean over all rounds, which shows who learns faster.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -55,13 +53,11 @@ MEASURES: Registry[Measure] = Registry("measure", returns=Measure)
 
 @MEASURES.register("value")
 def value(of: str) -> Measure:
-    """The value of one curve."""
     return Measure((of,), "%", lambda v: v[of])
 
 
 @MEASURES.register("lowest")
 def lowest(of: list[str]) -> Measure:
-    """The lowest value of some curves."""
     return Measure(tuple(of), "%", lambda v: min(v[label] for label in of))
 
 
@@ -101,27 +97,20 @@ class Claim:
     paper: str
     measure: Mapping[str, Any]
     take: Literal["end", "overall"] = "end"
-    at_least: float | None = None
-    at_most: float | None = None
+    at_least: float = -math.inf
+    at_most: float = math.inf
 
     def __post_init__(self) -> None:
-        if self.at_least is None and self.at_most is None:
+        low, high = self.at_least, self.at_most
+        if math.isinf(low) and math.isinf(high):
             raise ConfigError(f"claim {self.text!r} has neither at_least nor at_most, so it could not fail; add one")
-        low, high = self.bounds
         if low > high:
             raise ConfigError(f"claim {self.text!r}: at_least = {low} is above at_most = {high}, so it could not hold")
-        if bad := [bound for bound in (self.at_least, self.at_most) if bound is not None and abs(bound) > 1]:
+        if bad := [bound for bound in (low, high) if 1 < abs(bound) < math.inf]:
             raise ConfigError(f"claim {self.text!r}: bounds are shares, 0.95 for 95 % or for 95 points; got {bad[0]}")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The range in which a number must lie."""
-        low = -math.inf if self.at_least is None else self.at_least
-        return low, math.inf if self.at_most is None else self.at_most
 
     @functools.cached_property
     def made(self) -> Measure:
-        """The measure, built."""
         return MEASURES.build(self.measure)
 
     def check(self, labels: Iterable[str], where: str) -> None:
@@ -136,13 +125,11 @@ class Claim:
 
     def holds(self, number: float) -> bool:
         """Whether a number lies in the claim's range; NaN does not."""
-        low, high = self.bounds
-        return low <= number <= high
+        return self.at_least <= number <= self.at_most
 
     def rule(self) -> str:
-        """The range in words."""
         bounds = (("≥", self.at_least), ("≤", self.at_most))
-        return " and ".join(f"{sign} {self.show(bound)}" for sign, bound in bounds if bound is not None)
+        return " and ".join(f"{sign} {self.show(bound)}" for sign, bound in bounds if math.isfinite(bound))
 
     def show(self, number: float, digits: int = 1) -> str:
         """A number of this claim in its unit; points have two digits."""
@@ -178,7 +165,7 @@ class Verdict(NamedTuple):
     @property
     def margin(self) -> float:
         """How far the number is from the bound that decides."""
-        return min(abs(self.number - bound) for bound in self.claim.bounds)
+        return min(abs(self.number - bound) for bound in (self.claim.at_least, self.claim.at_most))
 
     @property
     def provisional(self) -> bool:
@@ -187,7 +174,6 @@ class Verdict(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The verdict and its reservations."""
         if self.diverged:
             return f"undecided: {', '.join(self.diverged)} diverged"
         notes = ["within the spread"] if self.close else ["provisional"] if self.provisional else []
@@ -207,9 +193,9 @@ class Verdict(NamedTuple):
 def judge(claim: Claim, curves: Histories, column: str = "accuracy", asked: int = 1, part: str = "") -> Verdict | None:
     """The verdict from the histories of each label; None where runs are missing or did not measure the column."""
     measure, doubt = claim.made, COLUMNS[column].doubt
-    chosen = {label: curves.get(label, ()) for label in measure.labels}
-    seeds = sorted(set.intersection(*({h.seed for h in runs} for runs in chosen.values())))
-    by_seed = [{label: _of_seed(runs, seed) for label, runs in chosen.items()} for seed in seeds]
+    chosen = {label: {history.seed: history for history in curves.get(label, ())} for label in measure.labels}
+    seeds = sorted(set.intersection(*map(set, chosen.values())))
+    by_seed = [{label: runs[seed] for label, runs in chosen.items()} for seed in seeds]
     lost = dict.fromkeys(label for runs in by_seed for label, history in runs.items() if history.diverged)
     if lost:
         return Verdict(claim, math.nan, math.nan, math.nan, len(seeds), asked, tuple(lost))
@@ -222,14 +208,16 @@ def judge(claim: Claim, curves: Histories, column: str = "accuracy", asked: int 
     return Verdict(claim, number, min(every), max(every), len(numbers), asked, (), doubt, part)
 
 
-def _of_seed(runs: Sequence[History], seed: int) -> History:
-    return next(history for history in runs if history.seed == seed)
-
-
 def _number(claim: Claim, runs: Mapping[str, History], column: str) -> float:
-    take = {"end": lambda v, t: v.mean(), "overall": _over_rounds}[claim.take]
-    parts = {label: series(h, column) if claim.take == "overall" else last(h, column) for label, h in runs.items()}
-    return claim.made.number({label: float(take(v, t)) for label, (t, v) in parts.items()})
+    """The measure of the values at the end, or of the means over rounds of the curves through all values."""
+    found = {}
+    for label, history in runs.items():
+        rounds, values = (last if claim.take == "end" else series)(history, column)
+        if claim.take == "end" or len(values) < 2:
+            found[label] = float(values.mean())
+        else:
+            found[label] = float(np.trapezoid(values, rounds) / (rounds[-1] - rounds[0]))
+    return claim.made.number(found)
 
 
 def _around(claim: Claim, runs: Mapping[str, History], column: str) -> list[float]:
@@ -238,16 +226,7 @@ def _around(claim: Claim, runs: Mapping[str, History], column: str) -> list[floa
         return []
     values = {label: last(history, column)[1] for label, history in runs.items()}
     count = min(len(v) for v in values.values())
-    return [
-        claim.made.number({label: float(v[len(v) - count + i]) for label, v in values.items()}) for i in range(count)
-    ]
-
-
-def _over_rounds(values: Floats, rounds: Floats) -> float:
-    """The mean over rounds of the curve through the values."""
-    if len(values) < 2:
-        return float(values.mean())
-    return float(np.trapezoid(values, rounds) / (rounds[-1] - rounds[0]))
+    return [claim.made.number({label: float(v[i - count]) for label, v in values.items()}) for i in range(count)]
 
 
 def series(history: History, column: str) -> tuple[Floats, Floats]:

@@ -1,12 +1,11 @@
 """What `netfleet reproduce` does, from names to pictures and verdicts."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -14,10 +13,10 @@ from netfleet.errors import ConfigError
 from netfleet.files import write_atomically
 from netfleet.runs.checkpoint import MANIFEST
 from netfleet.runs.progress import Live
-from reproduce import figures, runs, tables
-from reproduce.panels import Panel, Scale, choose, find_panels, on_engine, only, scaled
-from reproduce.progress import LiveTotal
-from reproduce.speedup import command as speedup
+from reproduce import output, runs
+from reproduce.panels import Panel, choose, find_panels, only, scaled
+from reproduce.speedup import figure as fits
+from reproduce.speedup import study as speedup
 from reproduce.store import Store, make_folder, rehash, short
 
 
@@ -26,65 +25,51 @@ class Options:
     """The options of the command line, under the names that they have there."""
 
     names: Sequence[str] = ()
-    scale: Scale = "full"
     rounds: int | None = None
     seeds: int | None = None
     curve: Sequence[str] = ()
     draw: bool = False
     verify: int | None = None
     rehash: bool = False
-    source: Path | None = None  # None: the checkout's
+    source: Path = Path(__file__).parent
     out: Path | None = None
     work: Path = Path("runs/reproduce")
     device: str | None = None
     threads: int | None = None
 
     @property
-    def configs(self) -> Path:
-        """The folder of the panel files."""
-        return self.source or Path(__file__).parent
-
-    @property
     def as_written(self) -> bool:
         """Whether the runs are those that the panel files ask for."""
-        return self.scale == "full" and self.rounds is None and self.seeds is None
+        return self.rounds is None and self.seeds is None
 
     @property
     def folder(self) -> Path:
-        """Where results and pictures go: beside the files, and for scaled runs below `work`, unless --out says so."""
-        return self.out or (self.configs if self.as_written else self.work)
+        """Where results and pictures go: beside the files, and for other runs below `work`, unless --out says so."""
+        return self.out or (self.source if self.as_written else self.work)
 
     @property
     def pictures(self) -> Path:
         counts = [f"{n}-{word}" for n, word in ((self.rounds, "rounds"), (self.seeds, "seeds")) if n is not None]
-        return self.folder / ("figures" if self.out or self.as_written else "-".join([self.scale, *counts]))
-
-    @property
-    def partial_pictures(self) -> Path:
-        """Where the picture of a figure goes of which only some panels were asked for."""
-        return self.work / "figures" if self.folder == self.configs else self.pictures
+        return self.folder / ("figures" if self.out or self.as_written else "-".join(counts))
 
     @property
     def store(self) -> Store:
-        return Store(self.folder / "results", self.configs / "results", self.work / "results")
+        return Store(self.folder / "results", self.source / "results", self.work / "results")
 
     def panels(self) -> list[Panel]:
-        """The panels that the names mean, at the scale asked for."""
+        """The panels that the names mean, with the rounds and seeds asked for."""
         for name, number in (("--rounds", self.rounds), ("--seeds", self.seeds)):
             if number is not None and number < 1:
                 raise ConfigError(f"{name} must be at least 1, got {number}")
-        if self.rounds is not None and self.scale != "full":
-            raise ConfigError(f"--rounds {self.rounds} and --scale {self.scale} both set the rounds; give one of them")
         names = [name for name in self.names if name not in self.studies()]
-        panels = choose(find_panels(self.configs), names) if names else []
+        panels = choose(find_panels(self.source), names) if names else []
         engine = {key: v for key in ("device", "threads") if (v := getattr(self, key)) is not None}
-        return [on_engine(scaled(panel, self.scale, self.rounds, self.seeds), **engine) for panel in panels]
+        return [scaled(panel, self.rounds, self.seeds, **engine) for panel in panels]
 
     def studies(self) -> list[str]:
-        """The names that are meant for the studies of speedup."""
         found = [name for name in self.names if name == speedup.NAME or name.startswith(f"{speedup.NAME}-")]
         if found and (self.verify, self.rounds, self.device, self.threads, *self.curve) != (None,) * 4:
-            raise ConfigError(f"{speedup.NAME} takes --scale, --seeds and --draw only")
+            raise ConfigError(f"{speedup.NAME} takes --seeds and --draw only")
         return found
 
 
@@ -113,45 +98,72 @@ def reproduce(options: Options, console: Console) -> None:
     panels, store, names = options.panels(), options.store, options.studies()
     if panels and not options.draw:
         _run(only(panels, options.curve), store, options.work, console)
-    whole = figures.by_figure(list(find_panels(options.configs).values())) if panels else {}
-    for name, members in figures.by_figure(panels).items():
+    whole = output.by_figure(find_panels(options.source).values()) if panels else {}
+    partial_pictures = options.work / "figures" if options.folder == options.source else options.pictures
+    for name, members in output.by_figure(panels).items():
         complete, alone = len(members) == len(whole[name]), [panel for panel in members if panel.headline]
         if complete or members != alone:
-            _draw(members, store, options.pictures if complete else options.partial_pictures, console)
+            _draw(members, store, options.pictures if complete else partial_pictures, console)
         for panel in alone:
             if len(whole[name]) > 1:
                 _draw([panel], store, options.pictures, console)
-    if found := tables.judged_claims(panels, store):
-        console.print(tables.console_table(found))
-        console.print(tables.LEGEND, style="dim", highlight=False)
+    if found := output.judged_claims(panels, store):
+        console.print(output.console_table(found))
+        console.print(output.LEGEND, style="dim", highlight=False)
     if names:
-        studies = speedup.find_studies(options.configs, options.scale, options.seeds)
-        to_run = speedup.choose(studies, names)
-        folder, picture = (options.out or options.configs) / speedup.NAME, options.pictures / f"{speedup.NAME}.png"
-        speedup.reproduce(studies, [] if options.draw else to_run, folder, picture, console)
+        _study(options, names, console)
 
 
 def _run(panels: Sequence[Panel], store: Store, work: Path, console: Console) -> None:
     for run in runs.planned(panels):
         store.adopt(run.run)
     todo = runs.planned(panels, store)
-    with LiveTotal(console, {run.label: run.work(work) for run in todo}, runs.paces(store)) as live:
+    with runs.LiveTotal(console, {run.label: run.work(work) for run in todo}, runs.paces(store)) as live:
         busy = runs.make(todo, store, work, live)
     for run in busy:
         console.print(f"{run.label}: left out, because another netfleet is making this run", highlight=False)
 
 
 def _draw(panels: Sequence[Panel], store: Store, folder: Path, console: Console) -> None:
-    name = figures.file_name(panels)
-    absent = len(runs.planned(panels, store))
+    name, absent = output.picture_name(panels), len(runs.planned(panels, store))
     if absent == len(runs.planned(panels)):
         console.print(f"{name}: no runs yet", highlight=False)
         return
-    make_folder(folder)
-    picture = figures.draw(panels, store)
-    write_atomically(folder / name, lambda file: picture.savefig(file, format="png"))
     note = f" ({absent} {'run is' if absent == 1 else 'runs are'} missing)" if absent else ""
-    console.print(f"wrote {folder / name}{note}", markup=False, highlight=False, soft_wrap=True)
+    _write(output.draw(panels, store), folder / name, note, console)
+
+
+def _write(picture: Figure, path: Path, note: str, console: Console) -> None:
+    make_folder(path.parent)
+    write_atomically(path, lambda file: picture.savefig(file, format="png"))
+    console.print(f"wrote {path}{note}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _study(options: Options, names: Sequence[str], console: Console) -> None:
+    """Run the points that are missing of the named studies, draw the figure of all and print the slopes."""
+    studies, folder = (
+        speedup.find_studies(options.source, options.seeds),
+        (options.out or options.source) / speedup.NAME,
+    )
+    make_folder(folder)
+    known = {study.name: speedup.Results(folder / f"{study.name}.json") for study in studies}
+    points = [(p, known[s.name]) for s in speedup.choose(studies, names) for p in s.points()]
+    if todo := [(p, results) for p, results in points if results.of(p) is None and not options.draw]:
+        with runs.LiveTotal(console, {point.label: point.work for point, _ in todo}) as live:
+            for point, results in todo:
+                results.keep(point, speedup.averaged_metric(point, live))
+    found = fits.measured([(study, known[study.name]) for study in studies])
+    picture = options.pictures / f"{speedup.NAME}.png"
+    if not found:
+        console.print(f"{picture.name}: no runs yet", highlight=False)
+        return
+    _write(fits.draw(found), picture, "", console)
+    table = Table(*fits.HEADINGS, header_style="bold")
+    for row in fits.slopes(found):
+        table.add_row(*row)
+    console.print(table)
+    for sentence in speedup.margins([(study, known[study.name]) for study, _ in found]):
+        console.print(sentence, highlight=False)
 
 
 def verify(options: Options, rounds: int, console: Console) -> bool:
@@ -165,7 +177,9 @@ def verify(options: Options, rounds: int, console: Console) -> bool:
     table = Table("run", "hash", "rounds", "values", "differ", "largest difference in accuracy", header_style="bold")
     for check in checks:
         gap = f"{100 * check.largest:.3g} points"
-        table.add_row(check.label, short(check.hash), *map(str, (check.rounds, check.values, check.different)), gap)
+        table.add_row(
+            check.run.label, short(check.run.run.hash), *map(str, (check.rounds, check.values, check.different)), gap
+        )
     console.print(table)
     console.print(f"{len(stored)} of {len(wanted)} runs are stored and were verified", highlight=False)
     return not any(check.different for check in checks)
@@ -173,8 +187,8 @@ def verify(options: Options, rounds: int, console: Console) -> bool:
 
 def rehash_results(options: Options, console: Console) -> None:
     """Write options that netfleet has gained into the stored configs, and say which."""
-    wanted = {run.folder(options.work) for run in runs.planned(list(find_panels(options.configs).values()))}
-    gained = [words for folder in (options.configs, options.work) for words in rehash(folder / "results")]
+    wanted = {run.folder(options.work) for run in runs.planned(list(find_panels(options.source).values()))}
+    gained = [words for folder in (options.source, options.work) for words in rehash(folder / "results")]
     for words in sorted(set(gained)):
         console.print(f"{gained.count(words)} results gained {words}", markup=False)
     console.print(f"{len(gained)} results have a new hash; --verify some of them, then commit", highlight=False)
@@ -183,10 +197,9 @@ def rehash_results(options: Options, console: Console) -> None:
 
 
 def list_panels(options: Options, console: Console) -> None:
-    """Print every panel with its runs and how many of them are stored."""
-    store = Store(options.configs / "results")
+    store = Store(options.source / "results")
     table = Table("panel", "figure", "what", "runs", "stored", header_style="bold")
-    for panel in find_panels(options.configs).values():
+    for panel in find_panels(options.source).values():
         count = len(runs.planned([panel]))
         name = panel.name + (" (large: not in all)" if panel.large else "")
         table.add_row(name, panel.figure, panel.title, str(count), str(count - len(runs.planned([panel], store))))

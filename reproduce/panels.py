@@ -10,24 +10,17 @@ has one `algorithm`. A variant has `like = "fig1b"`: it takes what it does not s
 [experiment] changes every curve.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from netfleet.errors import ConfigError
 from netfleet.registry import suggestion
 from netfleet.report.plots import XName
 from netfleet.runs.config import EngineConfig, Experiment, Table, experiment, make, read_toml
 from reproduce.claims import Claim
-
-Scale = Literal["full", "half", "quick"]
-#: A scaled run is the first part of the full one: all of its rounds, half of them, a twentieth.
-DIVISORS: dict[Scale, int] = dict(zip(get_args(Scale), (1, 2, 20), strict=True))
-AXES: tuple[XName, ...] = get_args(XName)
 
 
 @dataclass(frozen=True)
@@ -38,71 +31,57 @@ class Curve:
     experiment: Experiment
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One set of axes of a figure; `axes` says over what its curves are drawn."""
+@dataclass(frozen=True, kw_only=True)
+class _Drawing:
+    """What a panel file says about its picture."""
 
-    name: str
     figure: str
     title: str
+    axes: tuple[XName, ...] = ("round",)  # over what the curves are drawn
+    order: int = 9  # in which "all" runs the panels
+    large: bool = False  # not part of "all": needs an accelerator to finish in reasonable time
+    headline: bool = False  # also drawn alone
+    zoom: float = 0.0  # also drawn from this accuracy on, where the curves meet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel(_Drawing):
+    name: str
     curves: tuple[Curve, ...]
     claims: tuple[Claim, ...] = ()
-    axes: tuple[XName, ...] = ("round",)
-    #: "all" runs panels in this order.
-    order: int = 9
-    #: Not part of "all": needs an accelerator to finish in reasonable time.
-    large: bool = False
-    #: Also drawn alone.
-    headline: bool = False
-    #: Also drawn from this accuracy on, where the curves meet.
-    zoom: float = 0.0
-    #: How many of the rounds are run, in words; empty: all.
-    part: str = ""
+    part: str = ""  # how many of the rounds are run, in words; empty: all
 
 
-@dataclass(frozen=True)
-class _File:
-    """The keys of a panel file."""
-
-    title: str
-    figure: str
+@dataclass(frozen=True, kw_only=True)
+class _File(_Drawing):
     base: str
     curves: list[Any]
     experiment: Mapping[str, Any] = field(default_factory=dict)
     claims: list[Any] = field(default_factory=list)
-    axes: list[Any] = field(default_factory=lambda: list(Panel.axes))
-    order: int = Panel.order
-    large: bool = Panel.large
-    headline: bool = Panel.headline
-    zoom: float = Panel.zoom
 
 
 def find_panels(folder: Path) -> dict[str, Panel]:
     """Every panel of a folder by name, in the order in which "all" makes them."""
     paths = sorted(folder.glob("*.toml"))
     if not paths:
-        raise ConfigError(
-            f"no panel files (*.toml) in {str(folder)!r}; run this in a checkout of netfleet, or give --from FOLDER"
-        )
+        raise ConfigError(f"no panel files (*.toml) in {str(folder)!r}; run this in a checkout, or give --from FOLDER")
     panels = sorted((load_panel(path) for path in paths), key=lambda panel: (panel.order, panel.name))
     axes: dict[str, Panel] = {}
     for panel in panels:
         first = axes.setdefault(panel.figure, panel)
         if (panel.axes, panel.zoom) != (first.axes, first.zoom):
-            raise ConfigError(
-                f"{first.name} and {panel.name} belong to {panel.figure}; give them the same axes and zoom"
-            )
+            both = f"{first.name} and {panel.name} belong to {panel.figure}"
+            raise ConfigError(f"{both}; give them the same axes and zoom")
     return {panel.name: panel for panel in panels}
 
 
 def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
     """The panels with these names, those of figures with these names, or all that finish on an ordinary machine."""
     chosen: dict[str, Panel] = {}
-    figures = {panel.figure for panel in panels.values()}
     for name in names:
         found = [p for p in panels.values() if name in (p.name, p.figure) or (name == "all" and not p.large)]
         if not found:
-            known = sorted({*panels, *figures, "all"})
+            known = sorted({*panels, *(panel.figure for panel in panels.values()), "all"})
             raise ConfigError(f"no figure or panel {name!r}{suggestion(name, known)}; known: {', '.join(known)}")
         chosen |= {panel.name: panel for panel in found}
     return list(chosen.values())
@@ -123,7 +102,12 @@ def load_panel(path: Path) -> Panel:
     """Read and check a panel file, with the base that it names."""
     table, changes = _read(path)
     file = make(_File, table, str(path))
-    _check_drawing(file, path)
+    if not file.axes:
+        raise ConfigError(f"{path}: axes has [], expected one or more")
+    if not 0 <= file.zoom < 1:
+        raise ConfigError(f"{path}: zoom is an accuracy from 0 (none) to below 1, such as 0.9; got {file.zoom}")
+    if file.figure == "all" or not re.fullmatch(r"[\w-]+", file.figure):
+        raise ConfigError(f"{path}: figure must be letters, digits and -, and not 'all'; got {file.figure!r}")
     base = merged(read_toml(path.parent / file.base), file.experiment)
     curves = tuple(_curve(base, table, changes, path) for table in file.curves)
     labels = [curve.label for curve in curves]
@@ -134,17 +118,8 @@ def load_panel(path: Path) -> Panel:
     claims = tuple(make(Claim, table, f"{path}, claim") for table in file.claims)
     for claim in claims:
         claim.check(labels, str(path))
-    given = {key: getattr(file, key) for key in ("figure", "title", "order", "large", "headline", "zoom")}
-    return Panel(path.stem, curves=curves, claims=claims, axes=tuple(file.axes), **given)
-
-
-def _check_drawing(file: _File, path: Path) -> None:
-    if not file.axes or [axis for axis in file.axes if axis not in AXES]:
-        raise ConfigError(f"{path}: axes has {list(file.axes)}, expected some of {', '.join(AXES)}")
-    if not 0 <= file.zoom < 1:
-        raise ConfigError(f"{path}: zoom is an accuracy from 0 (none) to below 1, such as 0.9; got {file.zoom}")
-    if file.figure == "all" or not re.fullmatch(r"[\w-]+", file.figure):
-        raise ConfigError(f"{path}: figure must be letters, digits and -, and not 'all'; got {file.figure!r}")
+    drawing = {key.name: getattr(file, key.name) for key in fields(_Drawing)}
+    return Panel(name=path.stem, curves=curves, claims=claims, **drawing)
 
 
 def _read(path: Path, below: tuple[Path, ...] = ()) -> tuple[Table, Table]:
@@ -169,32 +144,27 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
     return result
 
 
-def scaled(panel: Panel, scale: Scale = "full", rounds: int | None = None, seeds: int | None = None) -> Panel:
-    """The panel with fewer rounds, or so many seeds counting up from its first; its claims stay the same."""
+def scaled(panel: Panel, rounds: int | None = None, seeds: int | None = None, **engine: Any) -> Panel:
+    """The panel with at most so many rounds, or so many seeds from its first; its claims stay the same.
+
+    `engine` is the device or number of threads that computes the same runs.
+    """
     whole = max(curve.experiment.rounds for curve in panel.curves)
-    made = min(whole, max(1, whole // DIVISORS[scale]) if rounds is None else rounds)
-    changed = [replace(c, experiment=_scaled(c.experiment, made, seeds)) for c in panel.curves]
+    made = min(whole, rounds or whole)
+    changed = [replace(c, experiment=_scaled(c.experiment, made, seeds, engine)) for c in panel.curves]
     part = "" if made == whole else f"{made:,} of {whole:,} rounds"
     return replace(panel, curves=tuple(changed), part=part)
 
 
-def on_engine(panel: Panel, **engine: Any) -> Panel:
-    """The panel computed on another device or number of threads: the same runs."""
-    changed = [
-        replace(c, experiment=replace(c.experiment, engine=make(EngineConfig, vars(c.experiment.engine) | engine, "")))
-        for c in panel.curves
-    ]
-    return replace(panel, curves=tuple(changed))
-
-
-def _scaled(given: Experiment, rounds: int, seeds: int | None) -> Experiment:
+def _scaled(given: Experiment, rounds: int, seeds: int | None, engine: Table) -> Experiment:
     rounds, evaluation = min(rounds, given.rounds), given.evaluation
     if rounds < min(given.rounds, 20 * evaluation.every):  # a short curve needs more evaluations
         every = max(1, rounds // 50)
         full = evaluation.full_every // evaluation.every * every
         evaluation = replace(evaluation, every=every, full_every=full)
-    chosen = given.seeds if seeds is None else tuple(range(given.seeds[0], given.seeds[0] + seeds))
-    return replace(given, rounds=rounds, evaluation=evaluation, seeds=chosen)
+    chosen = tuple(range(given.seeds[0], given.seeds[0] + seeds)) if seeds else given.seeds
+    other = make(EngineConfig, vars(given.engine) | engine, "")
+    return replace(given, rounds=rounds, evaluation=evaluation, seeds=chosen, engine=other)
 
 
 def _curve(base: Table, table: Any, changes: Mapping[str, Any], path: Path) -> Curve:

@@ -1,36 +1,100 @@
 """The runs behind the curves of panels: each config once, whatever figures show it, and only what no store has."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from rich.console import Console
+
 from netfleet import engines
 from netfleet.algorithms.build import make_algorithm
 from netfleet.errors import ConfigError
 from netfleet.runs import checkpoint
-from netfleet.runs.build import Setting, build_job, build_setting
+from netfleet.runs.build import build_job, build_setting
 from netfleet.runs.config import Experiment, RunConfig
 from netfleet.runs.history import History
-from netfleet.runs.progress import Display, Quiet
+from netfleet.runs.progress import Display, Live, Quiet, in_words
 from netfleet.runs.run import run_one
 from reproduce.panels import Panel
-from reproduce.progress import Work
 from reproduce.store import Store, make_folder, rounded, short
+
+_NONE: Mapping[Hashable, float] = {}
+
+
+class Work(NamedTuple):
+    rounds: int
+    cost: float  # of a round, comparable between runs of one kind
+    kind: Hashable = None  # runs of one kind take time in proportion to their cost
+
+
+class LiveTotal(Live):
+    """A `Live` display with a bar over all runs and the time that they still need.
+
+    `work` has what every run still needs, by the run's label. The seconds for a kind's unit of cost are measured since
+    this display began, else they come from `paces`, else they are the mean over all measured kinds.
+    """
+
+    def __init__(self, console: Console, work: Mapping[str, Work], paces: Mapping[Hashable, float] = _NONE) -> None:
+        super().__init__(console, len(work))
+        self._work, self._paces = dict(work), paces
+        self._seen: dict[Hashable, tuple[float, float]] = {}  # cost done and its seconds, by kind
+        self._total = self._progress.add_task("% of all", total=100, note="", left="", visible=len(work) > 1)
+
+    def begin(self, label: str, done: int, rounds: int) -> None:
+        super().begin(label, done, rounds)
+        self._name, self._at, self._clock = label, done, time.monotonic()
+        self._work[label] = self._work[label]._replace(rounds=rounds - done)
+
+    def round(self, t: int) -> None:
+        super().round(t)
+        now, work = time.monotonic(), self._work[self._name]
+        cost, seconds = self._seen.get(work.kind, (0.0, 0.0))
+        self._seen[work.kind] = cost + (t - self._at) * work.cost, seconds + now - self._clock
+        self._work[self._name] = work._replace(rounds=work.rounds - (t - self._at))
+        self._at, self._clock = t, now
+        self._progress.update(self._total, completed=int(100 * self.part), left=f"{in_words(self.left)} left")
+
+    def end(self) -> None:
+        super().end()
+        self._work.pop(self._name)  # also where it stopped early
+        self._progress.update(self._task, visible=False)
+
+    def skip(self, label: str) -> None:
+        super().skip(label)
+        self._work.pop(label)
+
+    @property
+    def left(self) -> float:
+        """Seconds until all runs are done, estimated."""
+        return sum(work.rounds * work.cost * self._pace(work.kind) for work in self._work.values())
+
+    @property
+    def part(self) -> float:
+        """The share of the time for all runs that has passed."""
+        passed = sum(seconds for _, seconds in self._seen.values())
+        return passed / (passed + self.left) if passed else 0.0
+
+    def aside(self) -> str:
+        return f"; {100 * self.part:.0f} % of all, {in_words(self.left)} left" if self._seen else ""
+
+    def _pace(self, kind: Hashable) -> float:
+        if kind in self._paces and kind not in self._seen:
+            return self._paces[kind]
+        seen = [self._seen[kind]] if kind in self._seen else list(self._seen.values())
+        cost = sum(cost for cost, _ in seen)
+        return sum(seconds for _, seconds in seen) / cost if cost else 0.0
 
 
 class PlannedRun(NamedTuple):
-    """A run that a panel asks for."""
-
     label: str
     experiment: Experiment
     run: RunConfig
@@ -39,16 +103,11 @@ class PlannedRun(NamedTuple):
         """Where it is kept until it is done."""
         return work / short(self.run.hash)
 
-    def done(self, work: Path) -> int:
-        """The round from which an interrupted run will be resumed."""
-        folder = self.folder(work)
-        return checkpoint.reached(folder) if checkpoint.exists(folder) else 0
-
     def work(self, work: Path) -> Work:
         """What is still to do, in samples; the display estimates the time left from it."""
-        algorithm = make_algorithm(self.run.config["algorithm"])
+        folder, algorithm = self.folder(work), make_algorithm(self.run.config["algorithm"])
         workers, batch = self.experiment.topology.get("workers", 1), self.experiment.problem.get("batch", 1)
-        rounds = self.experiment.rounds - self.done(work)
+        rounds = self.experiment.rounds - (checkpoint.reached(folder) if checkpoint.exists(folder) else 0)
         return Work(rounds, float(getattr(algorithm, "K", 1) * workers * batch), kind_of(self.run.config))
 
 
@@ -102,7 +161,6 @@ def kind_of(config: Mapping[str, Any]) -> str:
 
 
 def histories(panel: Panel, store: Store) -> dict[str, list[History]]:
-    """The finished runs of each curve."""
     found = {c.label: [store.load(run) for run in c.experiment.runs()] for c in panel.curves}
     return {label: [h for h in runs if h is not None] for label, runs in found.items()}
 
@@ -110,8 +168,7 @@ def histories(panel: Panel, store: Store) -> dict[str, list[History]]:
 class Check(NamedTuple):
     """How far a repeated run differs from the stored one over its first rounds."""
 
-    label: str
-    hash: str
+    run: PlannedRun
     rounds: int
     values: int
     different: int
@@ -119,7 +176,6 @@ class Check(NamedTuple):
 
 
 def verify(todo: Sequence[PlannedRun], store: Store, rounds: int, display: Display | None = None) -> list[Check]:
-    """Make the first rounds of the stored runs again and compare."""
     for run in todo:
         every = run.experiment.evaluation.every
         if rounds < every:
@@ -139,14 +195,11 @@ def compare(run: PlannedRun, stored: History, again: History, rounds: int) -> Ch
     """Both histories up to a round, value by value, at the digits that are stored."""
     new = {record["round"]: record for record in again.timeless()}
     old = [record for record in stored.timeless() if record["round"] <= rounds]
-    pairs = [
-        (name, value, rounded(new.get(record["round"], {}).get(name)))
-        for record in old
-        for name, value in record.items()
-    ]
+    again_at = [(record, new.get(record["round"], {})) for record in old]
+    pairs = [(name, value, rounded(now.get(name))) for was, now in again_at for name, value in was.items()]
     gaps = [abs(was - now) for name, was, now in pairs if name == "accuracy" and now is not None]
     different = sum(was != now for _, was, now in pairs)
-    return Check(run.label, run.run.hash, old[-1]["round"], len(pairs), different, max(gaps, default=0.0))
+    return Check(run, old[-1]["round"], len(pairs), different, max(gaps, default=0.0))
 
 
 class SettingCache:
@@ -155,33 +208,24 @@ class SettingCache:
     def __init__(self) -> None:
         self._key: object = None
 
-    def __call__(self, experiment: Experiment, seed: int) -> Setting:
-        key = (experiment.topology, experiment.problem, experiment.engine, seed)
-        if key != self._key:
-            self._setting, self._key = build_setting(experiment, seed), key
-        return self._setting
-
     def job(self, experiment: Experiment, run: RunConfig) -> engines.Job:
-        """What an engine is given for a run."""
-        return build_job(run.config["algorithm"], run.seed, experiment, self(experiment, run.seed))
+        key = (experiment.topology, experiment.problem, experiment.engine, run.seed)
+        if key != self._key:
+            self._setting, self._key = build_setting(experiment, run.seed), key
+        return build_job(run.config["algorithm"], run.seed, experiment, self._setting)
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
     """Lock a run's folder, so that two commands do not write the same run; yields whether it could be locked."""
     make_folder(folder)
-    handle = os.open(folder, os.O_RDONLY)
+    handle, mine = os.open(folder, os.O_RDONLY), False
     try:
-        yield _try_lock(handle)
+        with suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = True
+        yield mine
     finally:
         os.close(handle)
         if folder.exists() and not any(folder.iterdir()):  # the run left nothing
             folder.rmdir()
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

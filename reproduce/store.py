@@ -4,8 +4,6 @@ A file has the resolved config, its hash and the columns of the history with SIG
 whose name is not the hash of its config.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,30 +25,23 @@ class Store:
 
     def load(self, run: RunConfig) -> History | None:
         """The finished run under the label that it has here, or None."""
-        for folder in self.folders:
-            path = folder / file_name(run.hash)
-            if path.exists():
-                history = read(path)
-                history.label = run.label
-                return history
-        return None
+        path = next((p for folder in self.folders if (p := folder / file_name(run.hash)).exists()), None)
+        history = read(path) if path else None
+        if history:
+            history.label = run.label
+        return history
 
     def __iter__(self) -> Iterator[History]:
-        """All finished runs."""
         return (read(path) for folder in self.folders for path in sorted(folder.glob("*.json")))
 
     def adopt(self, run: RunConfig) -> None:
-        """Bring a run that only another folder has into the first."""
         if not (self.folders[0] / file_name(run.hash)).exists() and (history := self.load(run)) is not None:
             self.save(history)
 
-    def save(self, history: History) -> Path:
-        """Keep a finished run."""
-        path = self.folders[0] / file_name(history.hash)
-        make_folder(path.parent)
+    def save(self, history: History) -> None:
+        make_folder(self.folders[0])
         text = written(history)
-        write_atomically(path, lambda file: file.write(text.encode()))
-        return path
+        write_atomically(self.folders[0] / file_name(history.hash), lambda file: file.write(text.encode()))
 
 
 def rehash(folder: Path) -> list[str]:
@@ -62,21 +53,17 @@ def rehash(folder: Path) -> list[str]:
     gained = []
     for path in sorted(folder.glob("*.json")):
         history = read(path)
-        config = _resolved(history.config)
-        old, new = set(_leaves(history.config)), set(_leaves(config))
+        was = history.config
+        table = {key: was[key] for key in ("rounds", "topology", "problem", "evaluation", "network") if key in was}
+        rest = {"algorithms": [was["algorithm"]], "engine": {"dtype": was["dtype"]}, "seeds": [was["seed"]]}
+        config = experiment(table | rest).runs()[0].config  # as an experiment file of today would resolve it
+        old, new = set(_leaves(was)), set(_leaves(config))
         if old < new:
             history.config, history.hash = config, config_hash(config)
             Store(folder).save(history)
             path.unlink()
             gained.append(", ".join(sorted(f"{key} = {value}" for key, value in new - old)))
     return gained
-
-
-def _resolved(config: dict[str, Any]) -> dict[str, Any]:
-    """A run's config as an experiment file of today would resolve it."""
-    table = {key: config[key] for key in ("rounds", "topology", "problem", "evaluation", "network") if key in config}
-    rest = {"algorithms": [config["algorithm"]], "engine": {"dtype": config["dtype"]}, "seeds": [config["seed"]]}
-    return experiment(table | rest).runs()[0].config
 
 
 def _leaves(table: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -60,11 +60,10 @@ class Softmax(EmpiricalRiskCost):
         images, labels = self._get_batch_data(indices)
         return float(-np.log(self._probabilities(x, images)[np.arange(len(labels)), labels]).mean())
 
-    def predict(self, x: Array, data: list[Array]) -> Array:
+    def predict(self, *_: Any, **__: Any) -> Array:
         raise NotImplementedError
 
-    def hessian(self, x: Array, indices: Any = "batch", **kwargs: Any) -> Array:
-        raise NotImplementedError
+    hessian = predict
 
 
 def run(job: jobs.Job, algorithm: type[LED | KGT], eta: float) -> list[float]:
@@ -83,7 +82,7 @@ def run(job: jobs.Job, algorithm: type[LED | KGT], eta: float) -> list[float]:
 if __name__ == "__main__":
     job = jobs.load()
     if job.model != "softmax":
-        jobs.unsupported("decent-bench runs neural networks on its torch back end only; this adapter has numpy")
+        raise SystemExit("decent-bench runs neural networks on its torch back end only; this adapter has numpy")
     iop.set_backend("numpy")
     iop.set_seed(job.seed)
     threads = job.threads or 1

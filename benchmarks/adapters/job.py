@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,12 +62,6 @@ def load(arguments: tuple[str, ...] | None = None) -> Job:
         arrays = {name: file[name] for name in ("x", "y", "parts", "W")}
         numbers = {name: file[name].item() for name in ("batch", "K", "eta", "seed")}
     return Job(**arrays, **numbers, **settings)
-
-
-def unsupported(reason: str) -> NoReturn:
-    """Leave with code 3: this library cannot run the model or the layout that was asked for."""
-    print(reason, file=sys.stderr)
-    raise SystemExit(3)
 
 
 def time_rounds(job: Job, run_round: Callable[[], object]) -> list[float]:

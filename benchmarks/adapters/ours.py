@@ -1,7 +1,5 @@
 """NET-FLEET in netfleet's simulator, on the model as the user wrote it: two vectors are exchanged, not one."""
 
-from __future__ import annotations
-
 import job as jobs
 import networkx as nx
 import torch

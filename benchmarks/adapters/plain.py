@@ -9,8 +9,6 @@ the weighted average of its neighbours' parameters. Which number of torch thread
 model: try one and all.
 """
 
-from __future__ import annotations
-
 import job as jobs
 import torch
 from torch import nn

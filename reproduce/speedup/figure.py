@@ -1,25 +1,170 @@
-"""The figure of the studies: a column per study, the metric over all gradients taken, and below what m does to it."""
+"""What the numbers of the studies say: power laws in m and SK, the rounds that a metric takes, and the figure."""
 
-from __future__ import annotations
-
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Self
 
 import matplotlib
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+from scipy import stats
 
 from netfleet.report.plots import DPI, INK, MARKERS, MUTED, OTHERS, OURS, STYLE, TICKS
-from reproduce.speedup.fit import Measured, Row, fit, reachable, rounds_to, within
-from reproduce.speedup.study import Study
+from reproduce.speedup.study import Results, Study
 
+#: A metric of so many times the study's median counts as diverged, though it is still finite.
+DIVERGED = 1e4
+HEADINGS = ("study", "line", "rounds", "points", "exponent of m", "of SK", "of mSK")
+#: The corollary speaks of S ≥ (mK)³; how much further inside, and how that is said.
+RANGES = {"S ≥ 16(mK)³": 16.0, "S ≥ (mK)³": 1.0, "all": 0.0}
 WIDTH, HEIGHT = 4.8, 3.5
 DOTTED = (0, (1.2, 1.6))
+Floats = npt.NDArray[np.float64]
+
+
+class Row(NamedTuple):
+    """The points of one line, m and S, over seeds."""
+
+    m: int
+    S: int
+    K: int
+    eta: float
+    values: tuple[float, ...]
+
+    @property
+    def work(self) -> int:
+        """mSK: gradients taken by all workers."""
+        return self.m * self.S * self.K
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    def inside(self, times: float = 1.0) -> bool:
+        """Whether K is at most the corollary's S^⅓/m, that is, S ≥ (mK)³, or so many times that."""
+        return times * (self.m * self.K) ** 3 <= self.S
+
+
+Measured = Mapping[str, Sequence[Row]]
+
+
+def rows(study: Study, results: Results) -> Measured:
+    """What was measured of each line, by m and S; points that are missing are left out, huge ones have diverged."""
+    found: dict[str, dict[tuple[int, int, int, float], list[float]]] = {line.label: {} for line in study.lines}
+    known = [(point, value) for point in study.points() if (value := results.of(point)) is not None]
+    most = DIVERGED * float(np.median([value for _, value in known])) if known else 0.0
+    for point, value in known:
+        found[point.line.label].setdefault(point[2:6], []).append(value if value <= most else math.inf)
+    return {label: [Row(*key, tuple(values)) for key, values in line.items()] for label, line in found.items()}
+
+
+def measured(known: Sequence[tuple[Study, Results]]) -> list[tuple[Study, Measured]]:
+    """The studies with something to show; one that is not finished says so in its title."""
+    found: list[tuple[Study, Measured]] = []
+    for study, results in known:
+        lines, points = rows(study, results), len(list(study.points()))
+        if done := sum(len(row.values) for line in lines.values() for row in line):
+            part = f" ({done} of {points} runs)" if done < points else ""
+            found.append((replace(study, title=study.title + part), lines))
+    return found
+
+
+class Interval(NamedTuple):
+    """A mean over seeds with its 95 % confidence interval (Student's); with one seed there is none."""
+
+    mean: float
+    half: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        n = len(values)
+        half = float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else None
+        return cls(float(np.mean(values)), half)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}{'' if self.half is None else f' ± {self.half:.2f}'}".replace("-", "−")
+
+
+class Fit(NamedTuple):
+    """Power laws through rows: the metric goes as (mSK)^work, and as m^workers (SK)^steps."""
+
+    work: Interval
+    factor: float
+    workers: Interval | None  # None where m and SK were not varied independently
+    steps: Interval | None
+
+    def at(self, work: float) -> float:
+        return float(self.factor * work**self.work.mean)
+
+
+def fit(measured: Sequence[Row]) -> Fit | None:
+    """Least squares of the logarithms, each seed by itself, as its points share their functions; None without three."""
+    finite = [row for row in measured if np.isfinite(row.mean)]
+    seeds = min((len(row.values) for row in finite), default=0)
+    if len(finite) < 3:
+        return None
+    m, SK = np.log([row.m for row in finite]), np.log([row.S * row.K for row in finite])
+    y = np.log([row.values[:seeds] for row in finite])  # [rows, seeds]
+    laws, both = _solve([m + SK], y), _solve([m, SK], y)
+    if laws is None:
+        return None
+    slope = float(np.mean(laws[1]))
+    factor = float(np.exp(np.mean(np.log([row.mean for row in finite]) - slope * (m + SK))))  # amid the rows' means
+    workers, steps = (None, None) if both is None else (Interval.of(both[1]), Interval.of(both[2]))
+    return Fit(Interval.of(laws[1]), factor, workers, steps)
+
+
+def _solve(variables: Sequence[Floats], y: Floats) -> Floats | None:
+    """The constant and the exponents of each seed, `[1 + variables, seeds]`; None where rows do not tell them apart."""
+    X = np.stack([np.ones(len(y)), *variables], axis=1)
+    if len(X) <= X.shape[1] or np.linalg.matrix_rank(X) < X.shape[1]:
+        return None
+    return np.asarray(np.linalg.lstsq(X, y, rcond=None)[0])
+
+
+def slopes(found: Sequence[tuple[Study, Measured]]) -> list[tuple[str, ...]]:
+    """Under HEADINGS, the exponents of every line in each of the ranges that has enough points."""
+    return [
+        (study.title, label, words, str(len(some)), *(str(e or "–") for e in (law.workers, law.steps, law.work)))
+        for study, lines in found
+        for label, line in lines.items()
+        for words, times in RANGES.items()
+        if (law := fit(some := [row for row in line if row.inside(times)])) is not None
+    ]
+
+
+def reachable(lines: Measured) -> float:
+    """The least metric that the fewest workers reach on every line."""
+    fewest = min(row.m for measured in lines.values() for row in measured)
+    return max(min((row.mean for row in line if row.m == fewest), default=0.0) for line in lines.values())
+
+
+def rounds_to(measured: Sequence[Row], eps: float) -> dict[int, tuple[float, bool] | None]:
+    """For each m the rounds S at which the metric is ε, and whether they are at most so many, as none fewer were run.
+
+    None where the most rounds that were run are too few.
+    """
+    found: dict[int, tuple[float, bool] | None] = {}
+    for m in sorted({row.m for row in measured}):
+        line = sorted((row.S, row.mean) for row in measured if row.m == m and np.isfinite(row.mean))
+        S, metric = np.log([s for s, _ in line]), np.log([v for _, v in line])
+        falls = np.minimum.accumulate(metric)
+        found[m] = None
+        if len(falls) and np.log(eps) >= falls[-1] - 1e-9:
+            rounds = float(np.exp(np.interp(-np.log(eps), -falls, S)))
+            found[m] = rounds, bool(np.log(eps) > falls[0])
+    return found
 
 
 def draw(found: Sequence[tuple[Study, Measured]]) -> Figure:
-    """Full marks where K is the corollary's or less, hollow ones elsewhere."""
+    """A column per study: the metric over all gradients taken, and below what m does to it.
+
+    Full marks where K is the corollary's or less, hollow ones elsewhere.
+    """
     with matplotlib.rc_context(STYLE):
         figure = Figure((WIDTH * len(found), 2 * HEIGHT + 1.2), dpi=DPI, layout="constrained")
         grid = figure.subplots(2, len(found), squeeze=False)
@@ -30,7 +175,6 @@ def draw(found: Sequence[tuple[Study, Measured]]) -> Figure:
 
 
 def _styled(lines: Measured) -> Iterator[tuple[str, Sequence[Row], str, str]]:
-    """Every line with its colour and marker."""
     for (label, rows), color, shape in zip(lines.items(), (OURS, *OTHERS), ("o", *MARKERS), strict=False):
         yield label, rows, color, shape
 
@@ -38,26 +182,29 @@ def _styled(lines: Measured) -> Iterator[tuple[str, Sequence[Row], str, str]]:
 def _draw_metric(axes: Axes, study: Study, lines: Measured) -> None:
     """The law is fitted to the full marks."""
     for label, rows, color, shape in _styled(lines):
-        _marks(axes, [(row.work, row.mean, row.inside()) for row in rows], color, shape)
-        diverged = sum(not np.isfinite(row.mean) for row in rows)
         inside = [row for row in rows if row.inside()]
         words = label
         if law := fit(inside):
             ends = [min(row.work for row in inside), max(row.work for row in inside)]
             axes.plot(ends, [law.at(end) for end in ends], color=color, linewidth=1.2)
             words += f": slope {law.work}"
+        diverged = sum(not np.isfinite(row.mean) for row in rows)
         words += f" ({diverged} diverged)" if diverged else ""
-        axes.plot([], [], color=color, marker=shape, markersize=4.5, linewidth=1.5, label=words)
+        _marks(axes, [(row.work, row.mean, row.inside()) for row in rows], color, shape, words, 1.5)
     axes.set(xscale="log", yscale="log", xlabel="gradients taken by all workers, m S K", ylabel="averaged metric")
     axes.set_title(study.title)
     _legend_below(axes)
 
 
-def _marks(axes: Axes, points: Sequence[tuple[float, float, bool]], color: str, shape: str) -> None:
+def _marks(
+    axes: Axes, points: Sequence[tuple[float, float, bool]], color: str, shape: str, label: str, width: float = 1.2
+) -> None:
+    """Points, full or hollow, and their line in the legend."""
     for wanted, face in ((True, color), (False, "none")):
         some = [(x, y) for x, y, inside in points if inside == wanted and np.isfinite(y)]
         x, y = zip(*some, strict=True) if some else ((), ())
         axes.scatter(x, y, s=22, marker=shape, facecolors=face, edgecolors=color, linewidths=1, zorder=3)
+    axes.plot([], [], color=color, marker=shape, markersize=4.5, linewidth=width, label=label)
 
 
 def _draw_rounds(axes: Axes, study: Study, lines: Measured) -> None:
@@ -65,13 +212,12 @@ def _draw_rounds(axes: Axes, study: Study, lines: Measured) -> None:
     eps, bounded = reachable(lines), False
     for label, rows, color, shape in _styled(lines):
         needed, steps = rounds_to(rows, eps), {row.K for row in rows}
-        values = {m: need.rounds if need else np.nan for m, need in needed.items()}
-        few = [m for m, need in needed.items() if need and need.at_most]
-        exact = [(m, S, all(within(m, S, K) for K in steps)) for m, S in values.items() if m not in few]
+        values = {m: need[0] if need else np.nan for m, need in needed.items()}
+        few = [m for m, need in needed.items() if need and need[1]]
+        exact = [(m, S, all((m * K) ** 3 <= S for K in steps)) for m, S in values.items() if m not in few]
         axes.plot(list(values), [np.nan if m in few else S for m, S in values.items()], color=color, linewidth=1.2)
-        _marks(axes, exact, color, shape)
+        _marks(axes, exact, color, shape, label)
         axes.scatter(few, [values[m] for m in few], s=60, marker=r"$\downarrow$", color=color, linewidths=0.4, zorder=3)
-        axes.plot([], [], marker=shape, color=color, markersize=4.5, linewidth=1.2, label=label)
         bounded = bounded or bool(few)
         reached = {m: S for m, S in values.items() if np.isfinite(S)}
         if reached and len(steps) == 1 and min(reached) not in few:
@@ -86,8 +232,7 @@ def _draw_workers(axes: Axes, study: Study, lines: Measured) -> None:
     for label, rows, color, shape in _styled(lines):
         found = {row.m: row for row in sorted(rows) if study.fixed == row.S}
         axes.plot(list(found), [row.mean for row in found.values()], color=color, linewidth=1.2)
-        _marks(axes, [(m, row.mean, row.inside()) for m, row in found.items()], color, shape)
-        axes.plot([], [], marker=shape, color=color, markersize=4.5, linewidth=1.2, label=label)
+        _marks(axes, [(m, row.mean, row.inside()) for m, row in found.items()], color, shape, label)
         if found and label == next(iter(lines)):
             _draw_ideal(axes, {m: row.mean for m, row in found.items()}, -0.5)
     _label_workers(axes, study, "averaged metric", f"After {study.fixed:,} rounds", "as 1/√m")

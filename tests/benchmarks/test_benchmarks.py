@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import netfleet
-from benchmarks import environments, libraries, processes, setting
+from benchmarks import libraries, processes, setting
 from benchmarks.command import PARTS
 from benchmarks.measure import ResultTable, Spread, alternating, ratio
 from benchmarks.processes import Unavailable
@@ -31,8 +31,8 @@ SLOW = {"libraries", "growth", "startup", "cluster", "sites"}
 def test_every_part_runs(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In another folder than the checkout, without the environments of other libraries."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(environments, "cache_folder", lambda: tmp_path)
-    monkeypatch.setattr(libraries, "environment", _only_plain)
+    monkeypatch.setattr(processes, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(libraries, "python_of", _only_plain)
     table = importlib.import_module(f"benchmarks.{part}").run(TINY)
     assert table.rows
     assert all(len(row) == len(table.columns.split(" | ")) for row in table.rows)
@@ -42,7 +42,7 @@ def test_every_part_runs(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             ["exchange of 0.004 MB", "netfleet"],
             ["exchange of 0.004 MB", "gRPC, as it comes"],
         ]
-        assert [row[0] for row in table.rows] == ["exchange of 0.004 MB"] * 3 + ["round"] * 3
+        assert [row[0] for row in table.rows] == ["exchange of 0.004 MB"] * 2 + ["round"] * 3
     if part == "cluster":
         assert [row[0] for row in table.rows] == ["bytes", "exchange", "mix", "round", "step", "step"]
     if part == "libraries":
@@ -52,7 +52,7 @@ def test_every_part_runs(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def _only_plain(script: Path, make: bool) -> str:
     """The plain PyTorch loop needs nothing that is not here."""
-    return sys.executable if script.stem == "plain" else environments.environment(script, make)
+    return sys.executable if script.stem == "plain" else processes.python_of(script, make)
 
 
 def test_ratios_are_taken_turn_by_turn() -> None:
@@ -121,23 +121,21 @@ def test_without_a_checkout_the_command_says_what_it_needs(command: str, tmp_pat
 
 
 def test_bench_writes_a_dated_table(tmp_path: Path) -> None:
-    assert main(["bench", "layout", "--quick", "--out", str(tmp_path)]) == 0
-    (table,) = tmp_path.rglob("layout.md")
+    assert main(["bench", "mixing", "--quick", "--out", str(tmp_path)]) == 0
+    (table,) = tmp_path.rglob("mixing.md")
     assert table.parent.name[:2] == "20"
-    assert "÷ ours" in table.read_text(encoding="utf-8")
+    assert "dense ÷ sparse" in table.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", sorted(libraries.ADAPTERS.rglob("*.py")), ids=lambda p: p.stem)
 def test_every_adapter_says_what_it_needs_and_what_it_runs(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert ast.get_docstring(ast.parse(text))
-    needs = environments.metadata(text)
+    needs = processes.metadata(text)
     assert needs["requires-python"].startswith("==3.")
     assert all("==" in package for package in needs["dependencies"]), "tested versions only"
 
 
 def test_torch_is_installed_before_what_would_fetch_another_build() -> None:
-    steps = environments.install_steps(
-        {"dependencies": ["a==1", "torch==2"], "tool": {"netfleet": {"no-deps": ["b==3"]}}}
-    )
-    assert steps == [["torch==2"], ["a==1", "torch==2"], ["--no-deps", "b==3"]]
+    steps = processes.install_steps({"dependencies": ["a==1", "torch==2"]})
+    assert steps == [["torch==2"], ["a==1", "torch==2"]]

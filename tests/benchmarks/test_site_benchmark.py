@@ -10,7 +10,6 @@ import pytest
 
 from benchmarks import site_processes, sites
 from benchmarks.measure import ResultTable
-from benchmarks.site_crashes import kill_one
 from benchmarks.site_processes import System
 from netfleet.sites.planning.folders import load_site
 
@@ -61,9 +60,9 @@ class Told:
     ],
 )
 def test_what_became_of_a_killed_node_is_said_in_words(away: bool, back: bool, first: str, second: str) -> None:
-    found = kill_one(Told(away, back), 0.1)  # type: ignore[arg-type]
-    assert found.away.startswith(first)
-    assert found.back.startswith(second)
+    words = sites.kill_one(Told(away, back), 0.1)  # type: ignore[arg-type]
+    assert words[0].startswith(first)
+    assert words[1].startswith(second)
 
 
 def test_a_system_that_is_not_installed_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

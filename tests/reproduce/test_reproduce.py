@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import runpy
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +20,9 @@ from netfleet.errors import CheckpointError, ConfigError
 from netfleet.runs.config import config_hash
 from netfleet.runs.history import History
 from netfleet.runs.progress import Quiet, in_words
-from reproduce import runs, tables
+from reproduce import output, runs
 from reproduce.claims import WINDOW, Claim, judge, smoothed
-from reproduce.figures import draw
 from reproduce.panels import choose, find_panels, load_panel, merged, scaled
-from reproduce.progress import LiveTotal, Work
 from reproduce.store import Store, file_name, read
 from support.problems import need_data
 
@@ -95,6 +94,11 @@ def history(accuracies: Sequence[float | None], label: str = "", seed: int = 0, 
     return History({}, "", label, seed, records)
 
 
+def page_script() -> dict[str, Any]:
+    """What docs/make_reproduction.py defines."""
+    return runpy.run_path(str(ROOT.parent / "docs" / "make_reproduction.py"))
+
+
 def claim(measure: dict[str, Any], **bounds: Any) -> Claim:
     return Claim("1", "text", "paper", measure, **bounds)
 
@@ -128,7 +132,10 @@ def test_a_panel_has_an_experiment_per_curve(folder: Path) -> None:
         (('over = "K = 1"', 'over = "K = 9"'), "names 'K = 9'"),
         (('kind = "lead"', 'kind = "leads"'), "unknown measure 'leads'"),
         (("at_least = 0.0", ""), "could not fail"),
-        (('figure = "fig"', 'figure = "fig"\naxes = ["seconds"]'), "axes has \\['seconds'\\], expected"),
+        (
+            ('figure = "fig"', 'figure = "fig"\naxes = ["seconds"]'),
+            "axes in .* must be a list of one of 'round', .* got \\['seconds'\\]",
+        ),
         (("small.toml", "smal.toml"), "cannot read"),
         (("[[claims]]", "[[claims"), "not valid TOML"),
         (('label = "K = 2"', 'label = "K = 1"\nalgorithm.K = 5'), "each with a label of its own"),
@@ -231,7 +238,7 @@ def test_an_interrupted_run_goes_on_from_its_checkpoint(folder: Path, made: Path
         runs.make(runs.planned([panel]), broken, folder / "work", Counter(stop_at=8 + 5))
     again = Counter()
     todo = runs.planned([panel], broken)
-    assert [job.done(folder / "work") for job in todo] == [5]
+    assert [job.work(folder / "work").rounds for job in todo] == [8 - 5]
     runs.make(todo, broken, folder / "work", again)
     assert len(again.begun) == 1, "the first run was finished and kept"
     assert "from 0" not in again.begun[0]
@@ -261,9 +268,16 @@ def test_a_run_that_was_made_meanwhile_is_not_made_again(folder: Path, stored: S
 
 def test_the_time_left_counts_what_is_still_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("reproduce.progress.time.monotonic", lambda: clock[0])
-    work = {"a": Work(10, 1.0, "slow"), "b": Work(10, 3.0, "slow"), "c": Work(10, 1.0, "known"), "d": Work(5, 1.0, "?")}
-    display = LiveTotal(Console(file=io.StringIO()), work | {"e": Work(7, 1.0, "free")}, {"known": 0.5, "slow": 100.0})
+    monkeypatch.setattr("reproduce.runs.time.monotonic", lambda: clock[0])
+    work = {
+        "a": runs.Work(10, 1.0, "slow"),
+        "b": runs.Work(10, 3.0, "slow"),
+        "c": runs.Work(10, 1.0, "known"),
+        "d": runs.Work(5, 1.0, "?"),
+    }
+    display = runs.LiveTotal(
+        Console(file=io.StringIO()), work | {"e": runs.Work(7, 1.0, "free")}, {"known": 0.5, "slow": 100.0}
+    )
     display.begin("a", 0, 10)
     clock[0] = 20.0
     display.round(10)  # two seconds a unit, whatever was expected
@@ -299,10 +313,10 @@ def test_durations_in_words(seconds: float, words: str) -> None:
 
 def test_a_short_run_is_the_first_part_of_the_whole(folder: Path, stored: Store) -> None:
     panel, store = load_panel(folder / "figa.toml"), stored
-    short = scaled(panel, "half")
+    short = scaled(panel, rounds=4)
     assert short.part == "4 of 8 rounds"
     runs.make(runs.planned([short]), store, folder / "work")
-    (verdict, _) = tables.judged_claims([short], store)[0].verdicts
+    (verdict, _) = output.judged_claims([short], store)[0].verdicts
     assert verdict is not None
     assert verdict.words.endswith("4 of 8 rounds)")
     for label, (long,) in runs.histories(panel, store).items():
@@ -345,9 +359,9 @@ def test_a_diverged_run_is_kept_with_its_reason(folder: Path) -> None:
     panel, store = load_panel(folder / "figa.toml"), Store(folder / "results")
     runs.make(runs.planned([panel]), store, folder / "work")
     assert runs.planned([panel], store) == []
-    (line,) = tables.judged_claims([panel], store)
+    (line,) = output.judged_claims([panel], store)
     assert line.cells()[5:7] == ["–", "undecided: K = 2, K = 1 diverged"]
-    assert tables.score([line]) == "0 hold, 0 do not, 1 undecided"
+    assert page_script()["counts_of"]([line]) == "0 hold, 0 do not, 1 undecided"
 
 
 # Store
@@ -497,12 +511,12 @@ def test_without_runs_there_is_no_verdict() -> None:
 def test_the_tables_for_a_page(folder: Path) -> None:
     panel, store = scaled(load_panel(folder / "figa.toml"), seeds=2), Store(folder / "results")
     runs.make(runs.planned([panel])[:3], store, folder / "work")
-    found = tables.judged_claims([panel], store)
-    head, _, row = (line.strip("| ").split(" | ") for line in tables.markdown(found).splitlines())
+    found, page = output.judged_claims([panel], store), page_script()
+    head, _, row = (line.strip("| ").split(" | ") for line in page["markdown"](found).splitlines())
     assert len(head) == len(row) == 9
     assert row[:5] == ["figa", "1", "K = 2 is ahead", "ahead", "≥ +0.00"]
     assert row[6].rstrip("*").endswith("1 of 2 seeds)")
-    first, second = tables.values([panel], store, "results/").splitlines()[2:]
+    first, second = page["values"]([panel], store, "results/").splitlines()[2:]
     assert "±" in first, "two seeds"
     assert "±" not in second
     for run in (job.run for job in runs.planned([panel])[:3]):
@@ -538,9 +552,9 @@ def test_a_headline_panel_is_also_drawn_alone(folder: Path) -> None:
 
 def test_other_scales_are_kept_apart(folder: Path) -> None:
     where = ["--from", str(folder), "--work", str(folder / "work")]
-    assert main(["reproduce", "figa", "--scale", "half", "--seeds", "2", *where]) == 0
+    assert main(["reproduce", "figa", "--rounds", "4", "--seeds", "2", *where]) == 0
     assert len(list((folder / "work" / "results").iterdir())) == 4
-    assert (folder / "work" / "half-2-seeds" / "figa.png").exists()
+    assert (folder / "work" / "4-rounds-2-seeds" / "figa.png").exists()
     assert not (folder / "results").exists()
 
 
@@ -559,7 +573,7 @@ def test_a_zoom_is_a_second_row_that_begins_higher(folder: Path) -> None:
         (folder / f"{name}.toml").write_text("zoom = 0.5\n" + PANEL)
     panels, store = list(find_panels(folder).values()), Store(folder / "results")
     runs.make(runs.planned(panels), store, folder / "work")
-    axes = draw(panels, store).axes
+    axes = output.draw(panels, store).axes
     assert [panel.get_title(loc="left") for panel in axes] == ["K", "K", "K, from 50%", "K, from 50%"]
     assert [panel.get_ylim()[0] == 0.5 for panel in axes] == [False, False, True, True]
 
@@ -579,7 +593,6 @@ def test_drawing_runs_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) 
         ["--seeds", "0"],
         ["--from", "nowhere"],
         ["--verify", "5"],
-        ["--rounds", "2", "--scale", "half"],
         ["--out", "/dev/null/results"],
         ["--work", "/dev/null/work"],
     ],
@@ -589,7 +602,7 @@ def test_bad_input_is_said(folder: Path, arguments: list[str], capsys: pytest.Ca
     assert "netfleet: error:" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [["--verify", "5"], ["--draw"], ["--seeds", "2"], ["--scale", "quick"]])
+@pytest.mark.parametrize("options", [["--verify", "5"], ["--draw"], ["--seeds", "2"], ["--rounds", "2"]])
 def test_options_without_names_are_refused(
     folder: Path, options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ from netfleet.theory import bounds as theory
 from netfleet.theory import estimates, predictions, theorems
 from netfleet.theory.bounds import Bound, Constants
 from netfleet.theory.theorems import dsgd, fedavg, theorem_1
-from reproduce.speedup.results import Watched
+from reproduce.speedup.study import Watched
 from support.problems import matrix_mix, need_data, rollout
 
 WORKED = Constants(m=10, lam=0.5, L=2.0, variance=3.0, gap=5.0, spread=7.0)

@@ -42,14 +42,10 @@ def prepare() -> None:
     command = [str(Path(sys.executable).with_name("nvflare")), "poc", "prepare", "-n", str(work.m)]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     for kit in (KITS / "server", *(KITS / _site(i) for i in range(work.m))):
-        _allow(kit / "local")
+        resources = json.loads((kit / "local" / "resources.json.default").read_text())
+        resources["class_allow_list"] += CLASSES
+        (kit / "local" / "resources.json").write_text(json.dumps(resources))
     _job(work)
-
-
-def _allow(folder: Path) -> None:
-    resources = json.loads((folder / "resources.json.default").read_text())
-    resources["class_allow_list"] += CLASSES
-    (folder / "resources.json").write_text(json.dumps(resources))
 
 
 def _job(work: works.Work) -> None:
@@ -72,7 +68,6 @@ def _site(i: int) -> str:
 
 
 def server() -> None:
-    """Be the server."""
     _start("server")
 
 

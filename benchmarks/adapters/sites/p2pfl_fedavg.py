@@ -39,8 +39,6 @@ from p2pfl.stages.base_node.round_finished_stage import RoundFinishedStage
 
 
 class Steps(Learner):  # type: ignore[misc]
-    """The local steps of the work."""
-
     def __init__(self, work: works.Work, i: int) -> None:
         super().__init__()
         self.work, self.i = work, i

@@ -38,7 +38,6 @@ class Work(NamedTuple):
 
 
 def load(folder: Path = FOLDER) -> Work:
-    """The work that the benchmark put into a folder."""
     with np.load(folder / "work.npz") as file:
         x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
         numbers = {name: file[name].item() for name in ("K", "batch", "eta", "rounds", "hidden")}
@@ -46,7 +45,6 @@ def load(folder: Path = FOLDER) -> Work:
 
 
 def done(i: int, t: int, folder: Path = FOLDER) -> None:
-    """Node i has done t rounds."""
     (folder / f"round-{i}.new").write_text(str(t))
     (folder / f"round-{i}.new").replace(folder / f"round-{i}")
 
@@ -74,7 +72,6 @@ def local_steps(work: Work, i: int, model: nn.Module) -> None:
 
 
 def run(verbs: Mapping[str, Callable[..., object]]) -> None:
-    """Do what the command line asks for."""
     torch.set_num_threads(1)
     verb, *more = sys.argv[2:]
     verbs[verb](*map(int, more))

@@ -10,8 +10,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     words = 'a figure ("fig3"), a panel ("fig3b"), "speedup" ("speedup-cnn") or "all" (all panels); default: list'
     option("names", nargs="*", metavar="NAME", help=words)
-    words = "all rounds (default), the first half of them, or the first twentieth"
-    option("--scale", choices=("full", "half", "quick"), default="full", help=words)
     option("--rounds", type=int, metavar="N", help="run at most N rounds")
     words = "number of seeds, counting up from the file's first (default: the file's)"
     option("--seeds", type=int, metavar="N", help=words)
@@ -22,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option("--rehash", action="store_true", help="write options that netfleet has gained into the stored runs' configs")
     words = "folder of the configs (default: reproduce in the checkout)"
     option("--from", dest="source", type=Path, metavar="DIR", help=words)
-    words = "folder for results and figures (default: the configs' folder; for scaled runs, one below --work)"
+    words = "folder for results and figures (default: the configs' folder; with --rounds or --seeds, --work)"
     option("--out", type=Path, metavar="DIR", help=words)
     words = "folder for unfinished runs (default: %(default)s)"
     option("--work", type=Path, default=Path("runs/reproduce"), metavar="DIR", help=words)
@@ -33,4 +31,5 @@ def run(options: argparse.Namespace) -> int:
     use_checkout("reproduce")
     from reproduce import command
 
-    return command.run(command.Options(**{key: value for key, value in vars(options).items() if key != "command"}))
+    given = {key: value for key, value in vars(options).items() if key != "command" and value is not None}
+    return command.run(command.Options(**given))

@@ -91,7 +91,7 @@ def should_stack(model: nn.Module, device: torch.device) -> bool:
 
 
 def wants_channels_last(model: nn.Module, device: torch.device) -> bool:
-    """Whether the model gets images with the channels last in memory, which is faster on a CPU (netfleet bench layout).
+    """Whether the model gets images with the channels last in memory, which is faster on a CPU.
 
     Those made of known layers: a forward pass of another kind may `view` its features, which only the usual order
     allows. Not those with a strided 1×1 convolution, whose backward pass in that order crashes in torch 2.13.

@@ -14,7 +14,7 @@ class DeviceSamples:
     """Samples on a device; images with their channels last in memory where asked.
 
     (`contiguous(memory_format=torch.channels_last)` returns one-channel images as they are, which is slow:
-    netfleet bench layout.)
+    benchmarks/results/2026-11-16/layout.md.)
     """
 
     def __init__(
