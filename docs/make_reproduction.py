@@ -8,10 +8,13 @@ are in one table, `<!-- claims -->`) and where its curves end; all come from the
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for reproduce/, which is not installed
 
 from netfleet.runs.history import History
 from reproduce import output
@@ -21,6 +24,7 @@ from reproduce.runs import histories
 from reproduce.store import Store, file_name
 
 ROOT = Path(__file__).parents[1]
+
 SOURCE = ROOT / "reproduce"
 STORE = Store(SOURCE / "results")
 FIGURES = output.by_figure(find_panels(SOURCE).values())

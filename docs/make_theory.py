@@ -12,6 +12,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for reproduce/, which is not installed
+
 import netfleet as nf
 from netfleet.report.plots import DPI, INK, MARKERS, OTHERS, OURS, STYLE, TICKS
 from netfleet.theory import bounds as theory
@@ -21,6 +23,7 @@ from reproduce.speedup import figure as fits
 from reproduce.speedup import study as speedup
 
 ROOT = Path(__file__).parents[1]
+
 PAGE, RESULTS, PICTURE = (ROOT / "docs" / name for name in ("theory.md", "theory.json", "theory.png"))
 CLIMBS, STARTS, STEPS = 60, 30, 300
 GRAPHS, WORKERS, LOCAL_STEPS = ("complete", "ring"), 8, (1, 4, 16)
