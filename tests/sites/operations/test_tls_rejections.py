@@ -51,7 +51,7 @@ NOW, DAY = datetime.now(UTC), timedelta(days=1)
 
 def identity(authority: Authority, name: str, now: datetime = NOW, trusts: Authority | None = None) -> Identity:
     key = tls.new_key()
-    certificate = tls.site_certificate(authority, name, "127.0.0.1", key.public_key(), 1, now)
+    certificate = tls.issue(authority, name, "127.0.0.1", key.public_key(), 1, now)
     ca = tls.certificate_pem((trusts or authority).certificate)
     return Identity(name, ca, tls.certificate_pem(certificate), tls.key_pem(key), certificate.not_valid_after_utc)
 

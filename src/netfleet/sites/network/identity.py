@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from netfleet.errors import ConfigError
-from netfleet.sites.planning import pem_files
+from netfleet.sites.planning import certificates
 
 #: How long before its expiry a certificate is warned about.
 SOON = timedelta(days=14)
@@ -26,20 +26,20 @@ class Identity(NamedTuple):
 def load_identity(folder: Path, name: str, now: datetime | None = None) -> Identity:
     """`ca.pem`, `node.pem` and `node.key` of a folder; they must belong together and to the name, and be valid."""
     ca, node, key = (folder / file for file in ("ca.pem", "node.pem", "node.key"))
-    authority, certificate = pem_files.read_certificate(ca), pem_files.read_certificate(node)
+    authority, certificate = certificates.read_certificate(ca), certificates.read_certificate(node)
     if not key.exists():
         raise ConfigError(f"{key} is missing; put the private key there with which the certificate request was made")
-    pem_files.check_belongs(certificate, pem_files.read_key(key), f"{node} and {key}")
-    pem_files.check_issued(certificate, authority, str(node))
+    certificates.check_belongs(certificate, certificates.read_key(key), f"{node} and {key}")
+    certificates.check_issued(certificate, authority, str(node))
     for each, path in ((authority, ca), (certificate, node)):
-        pem_files.check_time(each, str(path), now)
-    names = pem_files.common_names(certificate.subject)
+        certificates.check_time(each, str(path), now)
+    names = certificates.common_names(certificate.subject)
     if names != [name]:
         raise ConfigError(
             f"{node} is the certificate of {', '.join(names)}, expected {name}; use the one made for this site"
         )
     expires = min(authority.not_valid_after_utc, certificate.not_valid_after_utc)
-    authority_pem, own_pem, key_pem = map(pem_files.read_bytes, (ca, node, key))
+    authority_pem, own_pem, key_pem = map(certificates.read_bytes, (ca, node, key))
     return Identity(name, authority_pem, own_pem, key_pem, expires)
 
 

@@ -11,39 +11,31 @@ from dataclasses import asdict
 from pathlib import Path
 
 from netfleet.errors import ConfigError
-from netfleet.sites.planning import plan as planning
-from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem
-from netfleet.sites.planning.folders import (
-    ADMITTED_FOLDER,
-    EXPERIMENT_FILE,
-    NEIGHBOURS_FOLDER,
-    SITE_FILE,
-    Neighbour,
-    Plan,
-    Site,
-    admitted,
-    load_plan,
-)
+from netfleet.sites.planning import folders
+from netfleet.sites.planning.certificates import OPERATOR, Authority
+from netfleet.sites.planning.folders import Neighbour, Plan, Site
 from netfleet.sites.planning.nodes_file import NodeEntry, check_hosts
+from netfleet.sites.planning.plan import site_files, toml, write_file, write_folder
 
 
 def admit(
     folder: Path, node: NodeEntry, names: Sequence[str], authority: Authority, days: int = 365
 ) -> tuple[Site, float]:
     """Make the new site's folder inside the plan's folder; returns the site and the weight of its links."""
-    plan = load_plan(folder / OPERATOR)
-    others = [*plan.sites, *admitted(folder / OPERATOR)]
+    plan, experiment = folders.load_plan(folder / OPERATOR), folder / OPERATOR / folders.EXPERIMENT_FILE
+    others = [*plan.sites, *folders.admitted(folder / OPERATOR)]
     _check_free(node, others, folder)
     site = _site(node, _chosen(names, others), others, plan)
+    if not experiment.is_file():
+        raise ConfigError(f"{experiment} is missing; copy it from any site's folder of this plan")
     weight = site.neighbours[0].weight
-    about = asdict(Neighbour(site.name, site.number, site.address, weight))
-    planning.write_folder(folder / site.name, _files(folder, plan, site, node, authority, days, about))
+    about = toml(asdict(Neighbour(site.name, site.number, site.address, weight)))
+    files = site_files(site, node, experiment.read_bytes(), authority, days)
+    write_folder(folder / site.name, {**files, f"{site.name}.toml": about})
     for name in names:
         if (folder / name).is_dir():  # the neighbour's folder exists here: a trial on one machine
-            (folder / name / NEIGHBOURS_FOLDER).mkdir(exist_ok=True)
-            planning.write_file(folder / name / NEIGHBOURS_FOLDER / f"{site.name}.toml", planning.toml(about))
-    (folder / OPERATOR / ADMITTED_FOLDER).mkdir(exist_ok=True)
-    planning.write_file(folder / OPERATOR / ADMITTED_FOLDER / f"{site.name}.toml", planning.toml(asdict(site)))
+            write_file(folder / name / folders.NEIGHBOURS_FOLDER / f"{site.name}.toml", about)
+    write_file(folder / OPERATOR / folders.ADMITTED_FOLDER / f"{site.name}.toml", toml(asdict(site)))
     return site, weight
 
 
@@ -77,30 +69,7 @@ def _site(node: NodeEntry, chosen: Sequence[Site], others: Sequence[Site], plan:
     if weight < 1e-6:
         poorest = min(left, key=lambda name: left[name])
         raise ConfigError(f"{poorest} has no own weight left to give to a new neighbour; choose other neighbours")
-    first = plan.sites[0]
-    return Site(
-        name=node.name,
-        number=len(others),
-        address=str(node.dialled),
-        listen=str(node.listened),
-        weight=1 - weight * len(chosen),
-        patience=first.patience,
-        run=plan.run,
-        digests=first.digests,
-        neighbours=tuple(Neighbour(s.name, s.number, s.address, weight) for s in chosen),
-    )
-
-
-def _files(
-    folder: Path, plan: Plan, site: Site, node: NodeEntry, authority: Authority, days: int, about: dict[str, object]
-) -> dict[str, bytes]:
-    experiment = folder / OPERATOR / EXPERIMENT_FILE
-    if not experiment.is_file():
-        raise ConfigError(f"{experiment} is missing; copy it from any site's folder of this plan")
-    return {
-        SITE_FILE: planning.toml(asdict(site), planning.site_head(site.name)),
-        EXPERIMENT_FILE: experiment.read_bytes(),
-        "ca.pem": certificate_pem(authority.certificate),
-        f"{site.name}.toml": planning.toml(about),
-        **planning.site_credentials(authority, node, days),
-    }
+    first, own = plan.sites[0], 1 - weight * len(chosen)
+    links = tuple(Neighbour(s.name, s.number, s.address, weight) for s in chosen)
+    where = (str(node.dialled), str(node.listened))
+    return Site(node.name, len(others), *where, own, first.patience, plan.run, first.digests, links)

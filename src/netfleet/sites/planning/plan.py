@@ -29,19 +29,9 @@ from netfleet.runs.build import build_topology, check_steps, network_for
 from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment
 from netfleet.runs.run import without_none
 from netfleet.sites.planning import certificates
-from netfleet.sites.planning.certificates import OPERATOR, Authority
-from netfleet.sites.planning.folders import (
-    EXPERIMENT_FILE,
-    PLAN_FILE,
-    SITE_FILE,
-    Neighbour,
-    Plan,
-    Site,
-    plan_table,
-    with_hashes,
-)
+from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, issue, key_pem
+from netfleet.sites.planning.folders import EXPERIMENT_FILE, PLAN_FILE, SITE_FILE, Neighbour, Plan, Site, with_hashes
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.pem_files import read_request
 from netfleet.sites.runtime.ledger import check_losable
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.topology import Topology
@@ -91,7 +81,6 @@ def _only_run(experiment: Experiment) -> RunConfig:
 
 
 def _inline(value: object) -> str:
-    """A value as TOML writes it in one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_inline(v)}" for key, v in value.items() if v is not None) + "}"
     return json.dumps(value, ensure_ascii=False)
@@ -133,22 +122,10 @@ def _check_labels(topology: Topology, names: list[str]) -> None:
 
 
 def _site(i: int, nodes: NodesFile, topology: Topology) -> Site:
-    node, row = nodes.nodes[i], topology.row(i)
-    return Site(
-        name=node.name,
-        number=i,
-        address=str(node.dialled),
-        listen=str(node.listened),
-        weight=row.get(i, 0.0),
-        patience=float(nodes.patience),
-        run="",
-        digests=(),
-        neighbours=tuple(_neighbour(j, nodes.nodes[j], row[j]) for j in topology.neighbours(i)),
-    )
-
-
-def _neighbour(j: int, node: NodeEntry, weight: float) -> Neighbour:
-    return Neighbour(node.name, j, str(node.dialled), weight)
+    node, row, patience = nodes.nodes[i], topology.row(i), float(nodes.patience)
+    there = [(j, nodes.nodes[j]) for j in topology.neighbours(i)]
+    links = tuple(Neighbour(other.name, j, str(other.dialled), row[j]) for j, other in there)
+    return Site(node.name, i, str(node.dialled), str(node.listened), row.get(i, 0.0), patience, "", (), links)
 
 
 def write_plan(
@@ -160,10 +137,7 @@ def write_plan(
     signer = authority or certificates.new_authority(f"netfleet CA {plan.run[:12]}")
     files = _files(plan, experiment, nodes, signer, days)
     if authority is None:
-        files |= {
-            "ca/ca.pem": certificates.certificate_pem(signer.certificate),
-            "ca/ca.key": certificates.key_pem(signer.key),
-        }
+        files |= {"ca/ca.pem": certificate_pem(signer.certificate), "ca/ca.key": key_pem(signer.key)}
     try:
         write_folder(out, files)
     except OSError as error:
@@ -171,42 +145,36 @@ def write_plan(
 
 
 def _files(plan: Plan, experiment: Experiment, nodes: NodesFile, authority: Authority, days: int) -> Files:
-    ca = certificates.certificate_pem(authority.certificate)
     text = toml(without_none(experiment.to_table()))
-    files = _below(OPERATOR, {"ca.pem": ca, EXPERIMENT_FILE: text, **_operator_files(plan, authority, days)})
+    operator = _credentials(authority, OPERATOR, "", days)
+    folders = {OPERATOR: {PLAN_FILE: _plan_toml(plan), EXPERIMENT_FILE: text, **operator}}
     for site, node in zip(plan.sites, nodes.nodes, strict=True):
-        own = {SITE_FILE: toml(asdict(site), site_head(site.name)), EXPERIMENT_FILE: text, "ca.pem": ca}
-        files |= _below(site.name, own | site_credentials(authority, node, days))
-    return files
+        folders[site.name] = site_files(site, node, text, authority, days)
+    return {f"{folder}/{name}": content for folder, files in folders.items() for name, content in files.items()}
 
 
-def _below(folder: str, files: Files) -> Files:
-    return {f"{folder}/{name}": content for name, content in files.items()}
+def _plan_toml(plan: Plan) -> bytes:
+    """What all sites share is written once."""
+    shared = ("digests", "run", "patience")
+    sites = [{k: v for k, v in asdict(site).items() if k not in shared} for site in plan.sites]
+    table = {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience}
+    return toml(table, _PLAN_HEAD.format(version=version("netfleet")))
 
 
-def _operator_files(plan: Plan, authority: Authority, days: int) -> Files:
-    key = certificates.new_key()
-    certificate = certificates.operator_certificate(authority, key.public_key(), days)
-    text = toml(plan_table(plan), _PLAN_HEAD.format(version=version("netfleet")))
-    return {
-        PLAN_FILE: text,
-        "node.pem": certificates.certificate_pem(certificate),
-        "node.key": certificates.key_pem(key),
-    }
+def site_files(site: Site, node: NodeEntry, experiment: bytes, authority: Authority, days: int) -> Files:
+    """All files of a site's folder."""
+    head = _SITE_HEAD.format(name=site.name, version=version("netfleet"))
+    own = _credentials(authority, site.name, node.dialled.host, days, node.request)
+    return {SITE_FILE: toml(asdict(site), head), EXPERIMENT_FILE: experiment, **own}
 
 
-def site_head(name: str) -> str:
-    """The comment at the top of a site's file."""
-    return _SITE_HEAD.format(name=name, version=version("netfleet"))
-
-
-def site_credentials(authority: Authority, node: NodeEntry, days: int) -> Files:
-    """A site's certificate, and its key unless the site sent a certificate request."""
-    key = None if node.request else certificates.new_key()
-    public = read_request(Path(node.request), node.name) if key is None else key.public_key()
-    certificate = certificates.site_certificate(authority, node.name, node.dialled.host, public, days)
-    files = {"node.pem": certificates.certificate_pem(certificate)}
-    return files if key is None else files | {"node.key": certificates.key_pem(key)}
+def _credentials(authority: Authority, name: str, host: str, days: int, request: str = "") -> Files:
+    """The authority's certificate, that of the name, and its key unless the site sent a certificate request."""
+    key = None if request else certificates.new_key()
+    public = certificates.read_request(Path(request), name) if key is None else key.public_key()
+    own = certificate_pem(issue(authority, name, host, public, days))
+    files = {"ca.pem": certificate_pem(authority.certificate), "node.pem": own}
+    return files if key is None else files | {"node.key": key_pem(key)}
 
 
 def toml(table: Table, head: str = "") -> bytes:
@@ -215,7 +183,8 @@ def toml(table: Table, head: str = "") -> bytes:
 
 
 def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file atomically."""
+    """Write a file atomically, in a folder that is made if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(content), mode)
 
 
@@ -225,9 +194,7 @@ def write_folder(out: Path, files: Files) -> None:
     hidden = out.parent / f".{out.name}-{secrets.token_hex(4)}.tmp"
     try:
         for name, content in files.items():
-            path = hidden / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, content, 0o600 if path.suffix == ".key" else 0o666)
+            write_file(hidden / name, content, 0o600 if name.endswith(".key") else 0o666)
         os.replace(hidden, out)
     except BaseException:
         shutil.rmtree(hidden, ignore_errors=True)
