@@ -36,8 +36,8 @@ from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wire import CHUNK, Expected, Frame, Kind
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.folders import Plan, load_site
+from netfleet.sites.runtime.join_leave import model_message
 from netfleet.sites.runtime.membership import Membership
-from netfleet.sites.runtime.model import model_message
 from support.site_processes import plan_sites
 
 ROUNDS, T = 10, 3  # of the training, and where the sites are

@@ -23,7 +23,7 @@ import torch
 
 from netfleet.sites.network.grpc_transport import PULL
 from netfleet.sites.network.identity import Identity, load_identity
-from netfleet.sites.operations.status_client import ask_all
+from netfleet.sites.operations.status import ask_all
 from netfleet.sites.planning import certificates as tls
 from netfleet.sites.planning.certificates import Authority
 from support.site_processes import SiteProcesses, site_processes

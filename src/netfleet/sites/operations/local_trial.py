@@ -15,8 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from netfleet.runs.progress import describe
 from netfleet.sites.network.identity import Identity
-from netfleet.sites.operations.status import SiteStatus
-from netfleet.sites.operations.status_client import ask_all
+from netfleet.sites.operations.status import SiteStatus, ask_all
 from netfleet.sites.planning.folders import Site
 
 LOG_FILE = "node.log"

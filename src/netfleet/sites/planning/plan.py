@@ -32,7 +32,7 @@ from netfleet.sites.planning import certificates
 from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, issue, key_pem
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, PLAN_FILE, SITE_FILE, Neighbour, Plan, Site, with_hashes
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.runtime.ledger import check_losable
+from netfleet.sites.runtime.neighbourhood import why_fixed
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.topology import Topology
 
@@ -93,8 +93,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
     if experiment.network is not None:
         raise ConfigError("[network] simulates failures, but sites have real ones; leave it out")
     check_steps(algorithm, experiment.rounds)
-    if nodes.patience:
-        check_losable(algorithm)
+    if nodes.patience and (why := why_fixed(algorithm)) is not None:
+        raise why
     topology = build_topology(experiment.topology, run.seed)
     if topology.varying:
         raise ConfigError(

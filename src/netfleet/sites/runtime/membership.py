@@ -30,13 +30,7 @@ class Membership:
     """What a site's server asks about its neighbours (`server.Members`)."""
 
     def __init__(
-        self,
-        folder: Path,
-        site: Site,
-        rounds: int,
-        outbox: Outbox,
-        refused: Refused,
-        fixed: ConfigError | None = None,
+        self, folder: Path, site: Site, rounds: int, outbox: Outbox, refused: Refused, fixed: ConfigError | None = None
     ) -> None:
         """`folder` is the site's, `rounds` the length of the training, `fixed` why the method needs fixed links."""
         self.folder, self.site, self.rounds, self.outbox, self.fixed = folder, site, rounds, outbox, fixed
@@ -163,10 +157,12 @@ class Membership:
     def finish(self) -> None:
         """This site has done all rounds."""
         self.finished = True
+        self.outbox.notify()
 
     def leave(self, t: int) -> None:
         """This site has left; t is the first round without it."""
         self.left = t
+        self.outbox.notify()
 
     # ---- the rounds of all sites ----
 
