@@ -138,9 +138,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         if details.method == PULL:
             return grpc.stream_stream_rpc_method_handler(self._pull)
-        if details.method == STATUS:
-            return grpc.stream_unary_rpc_method_handler(self._status)
-        return None
+        return grpc.stream_unary_rpc_method_handler(self._status) if details.method == STATUS else None
 
     async def _pull(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         try:

@@ -36,7 +36,6 @@ class MemoryNetwork:
         self.listeners: dict[str, _Listener] = {}
 
     def transport(self, name: str) -> MemoryTransport:
-        """The connections of the site with this name."""
         return MemoryTransport(self, name)
 
     def disconnect(self, name: str) -> None:

@@ -47,12 +47,10 @@ class Outbox:
         self.notify()
 
     def notify(self) -> None:
-        """Call the listeners."""
         for listener in list(self._listeners):
             listener()
 
     def get(self, tag: Tag) -> Message | None:
-        """A message, if there is one."""
         with self._lock:
             return self._messages.get(tag)
 

@@ -39,7 +39,6 @@ def up(folder: Path, sites: Sequence[Site], operator: Identity, options: Sequenc
 
 
 def _all_ended(processes: Iterable[subprocess.Popen[bytes]], seconds: float) -> bool:
-    """Whether all processes end within this time."""
     until = time.monotonic() + seconds
     for process in processes:
         try:
@@ -50,7 +49,6 @@ def _all_ended(processes: Iterable[subprocess.Popen[bytes]], seconds: float) -> 
 
 
 def _show(status: SiteStatus, progress: Progress, bar: TaskID) -> None:
-    """Update a site's bar."""
     waits = [f"waits for {link.name}" for link in status.neighbours if link.waiting]
     measured = [describe(dict(status.record))] if status.record else []
     progress.update(bar, completed=status.round, total=status.rounds, note="  ".join(measured + waits[:2]))

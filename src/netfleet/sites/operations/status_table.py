@@ -158,12 +158,9 @@ def _invariant_lines(found: Sequence[SiteStatus], groups: Sequence[Sequence[str]
         return ["No site answered: none is running, or none can be reached from here."]
     if not any(status.sketches for status in found):
         return [f"{found[0].algorithm} tracks no gradient: there is no Σ(y − g)."]
-    return [
-        _invariant_line(
-            [status for status in found if status.site in group], f" ({', '.join(group)})" if len(groups) > 1 else ""
-        )
-        for group in groups
-    ]
+    names = [f" ({', '.join(group)})" if len(groups) > 1 else "" for group in groups]
+    members = [[status for status in found if status.site in group] for group in groups]
+    return [_invariant_line(*each) for each in zip(members, names, strict=True)]
 
 
 def _invariant_line(found: Sequence[SiteStatus], whose: str) -> str:

@@ -95,7 +95,6 @@ def issue(
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
-    """A certificate as PEM."""
     return certificate.public_bytes(Encoding.PEM)
 
 

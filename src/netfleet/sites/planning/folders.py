@@ -61,7 +61,6 @@ class Site:
 
     @property
     def workers(self) -> int:
-        """Number of sites in the plan."""
         return len(self.digests)
 
     @property

@@ -64,7 +64,6 @@ class NodeEntry:
 
     @property
     def listened(self) -> Address:
-        """The address on which the site listens."""
         return parse_address(self.listen or f"[::]:{self.dialled.port}", f"listen of {self.name}")
 
 
@@ -85,7 +84,6 @@ class NodesFile:
 
 
 def load_nodes(path: Path) -> NodesFile:
-    """Read and check a nodes.toml."""
     table = read_toml(path)
     found = tables(table, "nodes", path)
     try:
@@ -115,7 +113,6 @@ def check_name(name: str) -> None:
 
 
 def check_patience(seconds: float) -> None:
-    """Raise unless it is a valid time to wait."""
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ConfigError(f"patience must be a number of seconds, 0 (wait for ever) or more, got {seconds}")
 

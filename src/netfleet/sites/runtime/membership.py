@@ -61,7 +61,6 @@ class Membership:
         self.neighbourhood.lost |= {j: t for j, t in lost.items() if j in self.contacts and t >= since.get(j, 0)}
 
     def write_links(self) -> None:
-        """Save which links there are."""
         since, lost = self.neighbourhood.links()
         text = json.dumps({"since": since, "lost": lost}, indent=1)
         write_atomically(self.folder / LINKS_FILE, lambda file: file.write(text.encode()))

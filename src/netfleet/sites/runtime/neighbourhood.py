@@ -45,7 +45,6 @@ class Neighbourhood:
         return max(self.i, *self.weights, 0) + 1
 
     def there(self, j: int, t: int) -> bool:
-        """Whether neighbour j takes part in round t."""
         return j not in self.lost and self.since.get(j, 0) <= max(t, 0)
 
     def neighbours(self, t: int) -> list[int]:

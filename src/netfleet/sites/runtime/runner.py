@@ -67,7 +67,6 @@ class SiteRecorder(RunRecorder):
             raise AskedToLeave(snapshot)
 
     def _check_apart(self) -> None:
-        """Log if the set of sites that are out of reach has changed."""
         members, apart = self._session.members, self._session.members.sites_apart()
         if apart != self._apart:
             self._apart = apart
@@ -89,10 +88,8 @@ class SiteRunner:
         transport: Transport | None = None,
     ) -> None:
         """The default transport is gRPC over mutual TLS with this identity."""
-        if experiment.engine.device != "cpu":
-            raise ConfigError(
-                f'sites compute on the CPU, got device = {experiment.engine.device!r}; use device = "cpu"'
-            )
+        if (device := experiment.engine.device) != "cpu":
+            raise ConfigError(f'sites compute on the CPU, got device = {device!r}; use device = "cpu"')
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
         self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
         (self._run_config,) = experiment.runs()
