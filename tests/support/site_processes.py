@@ -24,8 +24,8 @@ from netfleet.runs import checkpoint
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
 from netfleet.sites.network import client, grpc_transport
-from netfleet.sites.network.identity import load_identity
 from netfleet.sites.operations.status import SiteStatus, ask_all
+from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import Plan
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
 from netfleet.sites.planning.plan import make_plan, write_plan

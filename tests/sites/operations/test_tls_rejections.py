@@ -22,10 +22,9 @@ import pytest
 import torch
 
 from netfleet.sites.network.grpc_transport import PULL
-from netfleet.sites.network.identity import Identity, load_identity
 from netfleet.sites.operations.status import ask_all
 from netfleet.sites.planning import certificates as tls
-from netfleet.sites.planning.certificates import Authority
+from netfleet.sites.planning.certificates import Authority, Identity, load_identity
 from support.site_processes import SiteProcesses, site_processes
 from support.site_settings import simulated
 

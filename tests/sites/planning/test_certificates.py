@@ -18,9 +18,8 @@ from cryptography.x509.oid import NameOID
 
 from netfleet import ConfigError
 from netfleet.cli import main
-from netfleet.sites.network.identity import expiry_warning, load_identity
 from netfleet.sites.planning import certificates as tls
-from netfleet.sites.planning.certificates import Authority
+from netfleet.sites.planning.certificates import Authority, expiry_warning, load_identity
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

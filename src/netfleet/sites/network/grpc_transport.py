@@ -11,10 +11,10 @@ import grpc.aio
 
 from netfleet.errors import ConfigError, FrameError, TransportError
 from netfleet.sites.network import wire
-from netfleet.sites.network.identity import Identity
 from netfleet.sites.network.transport import Busy, Caller, Handler
 from netfleet.sites.operations.logs import printable
 from netfleet.sites.operations.tls_refusals import failure
+from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Neighbour, Site
 
 PULL, STATUS = "/netfleet.Peer/Pull", "/netfleet.Peer/Status"

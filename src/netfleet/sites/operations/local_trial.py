@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from netfleet.runs.progress import describe
-from netfleet.sites.network.identity import Identity
 from netfleet.sites.operations.status import SiteStatus, ask_all
+from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Site
 
 LOG_FILE = "node.log"

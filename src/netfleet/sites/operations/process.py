@@ -20,9 +20,9 @@ from netfleet.registry import make_importable
 from netfleet.runs import checkpoint
 from netfleet.runs.progress import Live
 from netfleet.sites import LINGER
-from netfleet.sites.network.identity import expiry_warning, load_identity
 from netfleet.sites.operations.logs import Log, Logged
 from netfleet.sites.operations.tls_refusals import TlsRefusals, trace_handshakes
+from netfleet.sites.planning.certificates import expiry_warning, load_identity
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, LEAVE_FILE, RUN_FOLDER, Site, load_site
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from typing import NamedTuple, TypeVar, get_type_hints
 from netfleet.errors import TransportError
 from netfleet.registry import fits
 from netfleet.sites.network.grpc_transport import GrpcTransport
-from netfleet.sites.network.identity import Identity, load_identity
 from netfleet.sites.operations.logs import printable
-from netfleet.sites.planning.certificates import OPERATOR
+from netfleet.sites.planning.certificates import OPERATOR, Identity, load_identity
 from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_sites, load_site
 
 #: Sums in a sketch, and seconds for an answer.

@@ -28,6 +28,8 @@ PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
 OPERATOR = "operator"
 #: Days for which a fresh authority is valid, and so the maximum for a certificate.
 LIFE = 3650
+#: How long before its expiry a certificate is warned about.
+SOON = timedelta(days=14)
 _LEEWAY = timedelta(hours=1)  # clocks of sites differ
 _BAD_X509 = (x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 _MALFORMED = (ValueError, TypeError, UnsupportedAlgorithm, *_BAD_X509)
@@ -35,6 +37,16 @@ _KINDS = (
     "expected an EC key on P-256 or P-384 or an RSA key of 2048 bits or more; make one with "
     "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256"
 )
+
+
+class Identity(NamedTuple):
+    """A name with its certificate and key, and the authority's certificate, in PEM."""
+
+    name: str
+    ca: bytes
+    certificate: bytes
+    key: bytes
+    expires: datetime
 
 
 class Authority(NamedTuple):
@@ -234,3 +246,33 @@ def _parse(path: Path, load: Callable[[bytes], T], what: str) -> T:
     except _MALFORMED as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"{path} is not a PEM file of {what} ({reason})") from None
+
+
+def load_identity(folder: Path, name: str, now: datetime | None = None) -> Identity:
+    """`ca.pem`, `node.pem` and `node.key` of a folder; they must belong together and to the name, and be valid."""
+    ca, node, key = (folder / file for file in ("ca.pem", "node.pem", "node.key"))
+    authority, certificate = read_certificate(ca), read_certificate(node)
+    if not key.exists():
+        raise ConfigError(f"{key} is missing; put the private key there with which the certificate request was made")
+    check_belongs(certificate, read_key(key), f"{node} and {key}")
+    check_issued(certificate, authority, str(node))
+    for each, path in ((authority, ca), (certificate, node)):
+        check_time(each, str(path), now)
+    names = common_names(certificate.subject)
+    if names != [name]:
+        raise ConfigError(
+            f"{node} is the certificate of {', '.join(names)}, expected {name}; use the one made for this site"
+        )
+    expires = min(authority.not_valid_after_utc, certificate.not_valid_after_utc)
+    authority_pem, own_pem, key_pem = map(read_bytes, (ca, node, key))
+    return Identity(name, authority_pem, own_pem, key_pem, expires)
+
+
+def expiry_warning(what: str, expires: datetime, now: datetime | None = None) -> str | None:
+    """A sentence for the operator if a certificate has expired or will within `SOON`."""
+    now = now or datetime.now(UTC)
+    if expires - now > SOON:
+        return None
+    when = f"{expires:%Y-%m-%d %H:%M} UTC"
+    said = f"expired on {when}" if now > expires else f"expires on {when}, in {(expires - now).days} days"
+    return f"{what} {said}; make a new one before the neighbours reject it"

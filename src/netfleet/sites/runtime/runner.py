@@ -30,12 +30,12 @@ from netfleet.runs.run import open_run
 from netfleet.sites import LINGER
 from netfleet.sites.network.client import Client
 from netfleet.sites.network.grpc_transport import GrpcTransport
-from netfleet.sites.network.identity import Identity
 from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
 from netfleet.sites.operations.logs import Log
+from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import LEAVE_FILE, MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, check_links
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
