@@ -20,12 +20,12 @@ from netfleet.engines.host import Tag, all_finite
 from netfleet.errors import TransportError
 from netfleet.sites.network.client import Client, Wanted
 from netfleet.sites.network.grpc_transport import GrpcTransport
-from netfleet.sites.network.identity import load_identity
 from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wire import Expected, Frame, Kind
+from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import Site, load_site
 
 CHUNK = 1 << 20

@@ -12,9 +12,9 @@ from typing import Any
 from netfleet.problems.base import Problem
 from netfleet.runs.history import History
 from netfleet.runs.progress import Quiet
-from netfleet.sites.network.identity import load_identity
-from netfleet.sites.network.memory_transport import MemoryNetwork
+from netfleet.sites.network.transport import MemoryNetwork
 from netfleet.sites.operations.logs import Log
+from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_site
 from netfleet.sites.runtime.runner import SiteRunner
 from support.site_processes import plan_sites

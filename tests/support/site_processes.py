@@ -24,13 +24,12 @@ from netfleet.runs import checkpoint
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
 from netfleet.sites.network import client, grpc_transport
-from netfleet.sites.network.identity import load_identity
-from netfleet.sites.operations.status import SiteStatus
-from netfleet.sites.operations.status_client import ask_all
+from netfleet.sites.operations.status import SiteStatus, ask_all
+from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import Plan
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
 from netfleet.sites.planning.plan import make_plan, write_plan
-from netfleet.sites.runtime import joining
+from netfleet.sites.runtime import join_leave
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost
 
@@ -265,7 +264,7 @@ _ARMED = {
 
 def ask_shortly() -> None:
     """Let this process wait less for a neighbour that does not answer when it joins."""
-    joining.GRACE = 0.3
+    join_leave.GRACE = 0.3
 
 
 def die_before_the_links() -> None:

@@ -20,9 +20,9 @@ def run(options: argparse.Namespace) -> int:
     need_packages("cryptography")
     from rich.console import Console
 
-    from netfleet.sites.planning.admit import admit
     from netfleet.sites.planning.nodes_file import NodeEntry
     from netfleet.sites.planning.overview import print_admission
+    from netfleet.sites.planning.plan import admit
 
     folder, own = options.folder, options.folder / "ca"
     given = load_authority(options.ca_cert, options.ca_key)

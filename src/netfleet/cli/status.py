@@ -20,7 +20,7 @@ def run(options: argparse.Namespace) -> int:
     silence_grpc()
     from rich.console import Console
 
-    from netfleet.sites.operations.status_client import ask_folder
+    from netfleet.sites.operations.status import ask_folder
     from netfleet.sites.operations.status_table import print_json, print_status
 
     console = Console()

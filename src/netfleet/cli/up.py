@@ -19,11 +19,10 @@ def run(options: argparse.Namespace) -> int:
     silence_grpc()
     from rich.console import Console
 
-    from netfleet.sites.network.identity import load_identity
     from netfleet.sites.operations.local_trial import up
-    from netfleet.sites.operations.status_client import ask_all
+    from netfleet.sites.operations.status import ask_all
     from netfleet.sites.operations.status_table import print_results
-    from netfleet.sites.planning.certificates import OPERATOR
+    from netfleet.sites.planning.certificates import OPERATOR, load_identity
     from netfleet.sites.planning.folders import all_sites
 
     folder = options.folder

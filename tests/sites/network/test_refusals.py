@@ -28,16 +28,16 @@ from netfleet.sites.network import client as site_client
 from netfleet.sites.network import wire
 from netfleet.sites.network.client import Client, Wanted
 from netfleet.sites.network.grpc_transport import LARGEST, PULL, STATUS, GrpcTransport
-from netfleet.sites.network.identity import Identity, load_identity
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.rate_limit import BURST, MOST, RateLimit
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wire import CHUNK, Expected, Frame, Kind
 from netfleet.sites.operations.logs import Log
+from netfleet.sites.planning.certificates import Identity, load_identity
 from netfleet.sites.planning.folders import Plan, load_site
+from netfleet.sites.runtime.join_leave import model_message
 from netfleet.sites.runtime.membership import Membership
-from netfleet.sites.runtime.model import model_message
 from support.site_processes import plan_sites
 
 ROUNDS, T = 10, 3  # of the training, and where the sites are

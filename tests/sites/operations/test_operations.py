@@ -16,10 +16,10 @@ from rich.console import Console
 from netfleet.cli import main
 from netfleet.errors import ConfigError
 from netfleet.runs.progress import Live, Quiet
-from netfleet.sites.network.identity import load_identity
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.status import SUMS
+from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_site
 from netfleet.sites.runtime.exchange import LINE, NOTE, Waiting
 from netfleet.sites.runtime.membership import Membership

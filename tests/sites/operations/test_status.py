@@ -11,8 +11,7 @@ import pytest
 from rich.console import Console
 
 from netfleet.errors import TransportError
-from netfleet.sites.operations.status import SUMS, LinkStatus, SiteStatus, Sketch, parse_status
-from netfleet.sites.operations.status_client import StatusAnswer
+from netfleet.sites.operations.status import SUMS, LinkStatus, SiteStatus, Sketch, StatusAnswer, parse_status
 from netfleet.sites.operations.status_table import components, print_json, print_status
 
 #: Of five sites on a path.

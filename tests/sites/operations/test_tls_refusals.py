@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netfleet.sites.operations.tls_trace_filter import Refusal, TraceFilter
+from netfleet.sites.operations.tls_refusals import Refusal, TraceFilter
 
 HEAD = b"I1117 04:16:56.397934    5336 handshaker.cc:155] CallNextHandshakerLocked: error="
 PEER = b"grpc.internal.endpoint_peer_address=ipv4:10.0.0.1:34042"

@@ -22,10 +22,9 @@ import pytest
 import torch
 
 from netfleet.sites.network.grpc_transport import PULL
-from netfleet.sites.network.identity import Identity, load_identity
-from netfleet.sites.operations.status_client import ask_all
+from netfleet.sites.operations.status import ask_all
 from netfleet.sites.planning import certificates as tls
-from netfleet.sites.planning.certificates import Authority
+from netfleet.sites.planning.certificates import Authority, Identity, load_identity
 from support.site_processes import SiteProcesses, site_processes
 from support.site_settings import simulated
 
@@ -51,7 +50,7 @@ NOW, DAY = datetime.now(UTC), timedelta(days=1)
 
 def identity(authority: Authority, name: str, now: datetime = NOW, trusts: Authority | None = None) -> Identity:
     key = tls.new_key()
-    certificate = tls.site_certificate(authority, name, "127.0.0.1", key.public_key(), 1, now)
+    certificate = tls.issue(authority, name, "127.0.0.1", key.public_key(), 1, now)
     ca = tls.certificate_pem((trusts or authority).certificate)
     return Identity(name, ca, tls.certificate_pem(certificate), tls.key_pem(key), certificate.not_valid_after_utc)
 

@@ -18,10 +18,8 @@ from cryptography.x509.oid import NameOID
 
 from netfleet import ConfigError
 from netfleet.cli import main
-from netfleet.sites.network.identity import expiry_warning, load_identity
 from netfleet.sites.planning import certificates as tls
-from netfleet.sites.planning import pem_files as pem
-from netfleet.sites.planning.certificates import Authority
+from netfleet.sites.planning.certificates import Authority, expiry_warning, load_identity
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)
@@ -134,8 +132,8 @@ def test_the_operator_cannot_serve(out: Path) -> None:
 
 def test_a_site_cannot_sign_for_others(out: Path, tmp_path: Path) -> None:
     key, found = tls.new_key(), load_identity(out / "C", "C")
-    site = Authority(x509.load_pem_x509_certificate(found.certificate), pem.read_key(out / "C" / "node.key"))
-    forged = tls.site_certificate(site, "hospital-a", "h", key.public_key(), days=1)
+    site = Authority(x509.load_pem_x509_certificate(found.certificate), tls.read_key(out / "C" / "node.key"))
+    forged = tls.issue(site, "hospital-a", "h", key.public_key(), days=1)
     chain = folder(tmp_path / "forged", site, forged, key)
     (chain / "node.pem").write_bytes(tls.certificate_pem(forged) + found.certificate)
     with pytest.raises(ssl.SSLCertVerificationError, match=r"invalid CA certificate|self-signed|unable to get"):
@@ -147,7 +145,7 @@ def stranger(tmp_path: Path, out: Path, case: str) -> Path:
     key, ours = tls.new_key(), tls.load_authority(out / "ca" / "ca.pem", out / "ca" / "ca.key")
     authority = tls.new_authority() if case == "another authority" else ours
     then = {"expired": NOW - 3 * DAY, "not yet valid": NOW + 3 * DAY}.get(case, NOW)
-    certificate = tls.site_certificate(authority, "hospital-a", "10.0.0.1", key.public_key(), 1, then)
+    certificate = tls.issue(authority, "hospital-a", "10.0.0.1", key.public_key(), 1, then)
     return folder(tmp_path / "stranger", ours, certificate, key)
 
 
@@ -173,7 +171,7 @@ def test_strangers_are_refused_from_either_side(out: Path, tmp_path: Path, case:
 
 
 def test_a_certificate_says_what_it_is_for(out: Path) -> None:
-    certificate = pem.read_certificate(out / "hospital-a" / "node.pem")
+    certificate = tls.read_certificate(out / "hospital-a" / "node.pem")
     of = {type(each.value): each for each in certificate.extensions}
     assert certificate.subject == subject("hospital-a")
     names = of[x509.SubjectAlternativeName].value
@@ -185,14 +183,14 @@ def test_a_certificate_says_what_it_is_for(out: Path) -> None:
         "1.3.6.1.5.5.7.3.2",
     }
     assert timedelta(365) < certificate.not_valid_after_utc - certificate.not_valid_before_utc < timedelta(366)
-    root = pem.read_certificate(out / "ca" / "ca.pem")
+    root = tls.read_certificate(out / "ca" / "ca.pem")
     constraints = root.extensions.get_extension_for_class(x509.BasicConstraints)
     assert constraints.critical
     assert constraints.value == x509.BasicConstraints(ca=True, path_length=0)
 
 
 def test_of_a_request_only_the_key_is_taken(out: Path, tmp_path: Path) -> None:
-    certificate = pem.read_certificate(out / "C" / "node.pem")
+    certificate = tls.read_certificate(out / "C" / "node.pem")
     asked = x509.load_pem_x509_csr((tmp_path / "c.csr").read_bytes())
     assert certificate.public_key() == asked.public_key()
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -202,7 +200,7 @@ def test_of_a_request_only_the_key_is_taken(out: Path, tmp_path: Path) -> None:
 
 def test_a_name_that_is_also_the_host_is_said_once() -> None:
     authority = tls.new_authority()
-    certificate = tls.site_certificate(authority, "a", "a", tls.new_key().public_key())
+    certificate = tls.issue(authority, "a", "a", tls.new_key().public_key())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["a"]
 
@@ -235,7 +233,7 @@ def test_bad_requests_are_refused(case: str, tmp_path: Path, capsys: Any) -> Non
     path = tmp_path / "c.csr"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=words):
-        pem.read_request(path, "C")
+        tls.read_request(path, "C")
     assert plan(tmp_path) == 2
     assert not (tmp_path / "out").exists()
     assert str(path) in capsys.readouterr().err
@@ -247,7 +245,7 @@ def test_a_request_signed_with_another_key_is_refused(tmp_path: Path) -> None:
     swapped = x509.load_der_x509_csr(der.replace(b"\x0c\x01X", b"\x0c\x01C"))
     (tmp_path / "c.csr").write_bytes(swapped.public_bytes(Encoding.PEM))
     with pytest.raises(ConfigError, match="is not signed with the key that it is for"):
-        pem.read_request(tmp_path / "c.csr", "C")
+        tls.read_request(tmp_path / "c.csr", "C")
 
 
 def test_no_garbled_request_gets_through(tmp_path: Path) -> None:
@@ -256,12 +254,12 @@ def test_no_garbled_request_gets_through(tmp_path: Path) -> None:
         der = good[:place] + bytes([good[place] ^ 0x41]) + good[place + 1 :]
         path.write_bytes(ssl.DER_cert_to_PEM_cert(der).replace("CERTIFICATE", "CERTIFICATE REQUEST").encode())
         with pytest.raises(ConfigError):
-            pem.read_request(path, "C")
+            tls.read_request(path, "C")
 
 
 def test_no_garbled_certificate_gets_through(out: Path) -> None:
     path = out / "lab_b" / "node.pem"
-    good = pem.read_certificate(path).public_bytes(Encoding.DER)
+    good = tls.read_certificate(path).public_bytes(Encoding.DER)
     for place in range(len(good)):
         der = good[:place] + bytes([good[place] ^ 0x41]) + good[place + 1 :]
         path.write_text(ssl.DER_cert_to_PEM_cert(der))
@@ -302,7 +300,7 @@ def test_a_given_authority_signs_and_its_key_is_not_copied(tmp_path: Path, capsy
     assert all(path.read_bytes() != secret_bytes for path in out.rglob("*") if path.is_file())
     found = load_identity(out / "lab_b", "lab_b")
     assert abs(found.expires - NOW - 30 * DAY) < DAY
-    pem.check_issued(x509.load_pem_x509_certificate(found.certificate), authority.certificate, "it")
+    tls.check_issued(x509.load_pem_x509_certificate(found.certificate), authority.certificate, "it")
     assert plan(tmp_path, *options, "--days", "500", out="other") == 2
     assert (
         "the authority ends in 399 days, before a certificate of 500 would; use --days 399" in capsys.readouterr().err
@@ -319,7 +317,7 @@ def test_authorities_that_are_none_are_refused(tmp_path: Path) -> None:
             tls.load_authority(path, private, now)
 
     refuse(root.certificate, key, "the private key is not the certificate's")
-    refuse(tls.site_certificate(root, "a", "h", key.public_key()), key, "must be a root, is not signed by")
+    refuse(tls.issue(root, "a", "h", key.public_key()), key, "must be a root, is not signed by")
     refuse(root.certificate, root.key, "expired on", NOW + 4000 * DAY)
     refuse(root.certificate, root.key, "is not valid before", NOW - DAY)
     alone = x509.CertificateBuilder().subject_name(subject("x")).issuer_name(subject("x")).public_key(key.public_key())

@@ -23,7 +23,7 @@ from netfleet.cli import main
 from netfleet.files import write_atomically
 from netfleet.runs.build import build_topology
 from netfleet.runs.config import experiment
-from netfleet.sites.network.identity import load_identity
+from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_plan, load_site
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, load_nodes, parse_address
 from netfleet.sites.planning.overview import firewall, print_plan

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from netfleet.sites.runtime import ending
+from netfleet.sites.runtime import join_leave
 from support.site_memory import run_in_memory
 from support.site_processes import site_processes
 from support.site_settings import DIGITS, QUADRATICS, simulated
@@ -55,5 +55,5 @@ def test_sites_in_memory_end_where_the_simulator_does(tmp_path: Path, table: dic
 
 def test_sites_end_as_soon_as_all_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each neighbour knows from a request or from an answer; nobody waits for the other of the two."""
-    monkeypatch.setattr(ending, "INFORM", 10_000.0)
+    monkeypatch.setattr(join_leave, "INFORM", 10_000.0)
     run_in_memory(tmp_path, {**QUADRATICS, "rounds": 5}, 5)

@@ -120,7 +120,9 @@ class Client:
                 contact.received += len(data)
                 frame = wire.decode(data)
                 if frame.kind in _INSTEAD:
-                    self._check_instead(contact, frame, wanted)
+                    wire.check_origin(frame, self._run, contact.neighbour.number)
+                    if frame.kind == Kind.WAIT and frame.t > (t := wanted.expected.t) + 1:
+                        raise FrameError(f"is said to be in round {frame.t}, but has nothing for round {t}")
                     contact.note_round(frame.t)
                     return Answer(frame.kind, frame.t)
                 assembly.feed(frame)
@@ -130,11 +132,6 @@ class Client:
             raise FrameError("a message with a number that is not finite (NaN or infinity)")
         contact.note_round(wanted.expected.t)
         return Answer(Kind.CHUNK, wanted.expected.t)
-
-    def _check_instead(self, contact: Contact, frame: Frame, wanted: Wanted) -> None:
-        wire.check_origin(frame, self._run, contact.neighbour.number)
-        if frame.kind == Kind.WAIT and frame.t > wanted.expected.t + 1:
-            raise FrameError(f"is said to be in round {frame.t}, but has nothing for round {wanted.expected.t}")
 
 
 async def _in_time(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -11,10 +11,10 @@ import grpc.aio
 
 from netfleet.errors import ConfigError, FrameError, TransportError
 from netfleet.sites.network import wire
-from netfleet.sites.network.identity import Identity
 from netfleet.sites.network.transport import Busy, Caller, Handler
 from netfleet.sites.operations.logs import printable
-from netfleet.sites.operations.tls_trace_filter import failure
+from netfleet.sites.operations.tls_refusals import failure
+from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Neighbour, Site
 
 PULL, STATUS = "/netfleet.Peer/Pull", "/netfleet.Peer/Status"
@@ -138,9 +138,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         if details.method == PULL:
             return grpc.stream_stream_rpc_method_handler(self._pull)
-        if details.method == STATUS:
-            return grpc.stream_unary_rpc_method_handler(self._status)
-        return None
+        return grpc.stream_unary_rpc_method_handler(self._status) if details.method == STATUS else None
 
     async def _pull(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         try:

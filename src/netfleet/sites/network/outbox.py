@@ -28,7 +28,7 @@ class Message(NamedTuple):
 
 
 class Outbox:
-    """Messages by round and number. Listeners are called with the lock held whenever one is added."""
+    """Messages by round and number. Listeners are called whenever one is added."""
 
     def __init__(self) -> None:
         self._lock, self._arena = threading.Lock(), Arena()
@@ -44,18 +44,19 @@ class Outbox:
             self._messages[tag] = Message(words, kept)
             for old in [known for known in self._messages if known.t < tag.t - 1]:
                 del self._messages[old]
-            for listener in self._listeners:
-                listener()
+        self.notify()
+
+    def notify(self) -> None:
+        for listener in list(self._listeners):
+            listener()
 
     def get(self, tag: Tag) -> Message | None:
-        """A message, if there is one."""
         with self._lock:
             return self._messages.get(tag)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call the listener for every new message."""
-        with self._lock:
-            self._listeners.append(listener)
+        self._listeners.append(listener)
 
     def network_state(self, t: int) -> dict[str, Tensor]:
         """The messages of round t, to be saved with the state after it."""

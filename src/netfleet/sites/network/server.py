@@ -60,17 +60,11 @@ class SiteServer:
         self.limit = limit or RateLimit()
         self._news = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
         outbox.listen(self.announce)
 
     def announce(self) -> None:
         """Wake requests that wait: their answer may be there now. Call it from any thread."""
-        self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        task = self._loop.create_task(self._notify())
-        self._tasks.add(task)  # the loop itself keeps no reference
-        task.add_done_callback(self._tasks.discard)
+        asyncio.run_coroutine_threadsafe(self._notify(), self._loop)
 
     async def _notify(self) -> None:
         async with self._news:

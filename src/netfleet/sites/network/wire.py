@@ -72,10 +72,8 @@ class Frame(NamedTuple):
     body: bytes | memoryview = b""
 
     def encode(self) -> bytes:
-        """The frame's bytes."""
         head = _HEADER.pack(MAGIC, VERSION, self.kind, *self[1:7], len(self.body))
-        check = crc32(self.body, crc32(head))
-        return b"".join((head, _CHECK.pack(check), self.body))
+        return b"".join((head, _CHECK.pack(crc32(self.body, crc32(head))), self.body))
 
 
 def decode(data: bytes) -> Frame:
@@ -103,7 +101,6 @@ def decode(data: bytes) -> Frame:
 
 
 def message(run: bytes, sender: int, t: int, call: int, words: str, data: bytes | memoryview) -> Iterator[Frame]:
-    """The frames of a message."""
     view = memoryview(data).cast("B")
     yield Frame(Kind.HEAD, run, sender, t, call, 0, len(view), words.encode())
     for start in range(0, len(view), CHUNK):
@@ -141,11 +138,9 @@ class Assembly:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it is there."""
         return self._begun and self._have == self.expected.total
 
     def feed(self, frame: Frame) -> None:
-        """Take the next frame."""
         expected = self.expected
         check_origin(frame, expected.run, expected.sender)
         if (frame.t, frame.call) != (expected.t, expected.call):

@@ -14,9 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from netfleet.runs.progress import describe
-from netfleet.sites.network.identity import Identity
-from netfleet.sites.operations.status import SiteStatus
-from netfleet.sites.operations.status_client import ask_all
+from netfleet.sites.operations.status import SiteStatus, ask_all
+from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Site
 
 LOG_FILE = "node.log"
@@ -40,7 +39,6 @@ def up(folder: Path, sites: Sequence[Site], operator: Identity, options: Sequenc
 
 
 def _all_ended(processes: Iterable[subprocess.Popen[bytes]], seconds: float) -> bool:
-    """Whether all processes end within this time."""
     until = time.monotonic() + seconds
     for process in processes:
         try:
@@ -51,7 +49,6 @@ def _all_ended(processes: Iterable[subprocess.Popen[bytes]], seconds: float) -> 
 
 
 def _show(status: SiteStatus, progress: Progress, bar: TaskID) -> None:
-    """Update a site's bar."""
     waits = [f"waits for {link.name}" for link in status.neighbours if link.waiting]
     measured = [describe(dict(status.record))] if status.record else []
     progress.update(bar, completed=status.round, total=status.rounds, note="  ".join(measured + waits[:2]))

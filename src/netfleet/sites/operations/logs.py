@@ -52,8 +52,8 @@ class Log:
         self._reasons: Counter[str] = Counter()  # by sender
 
     def event(self, what: str, *, level: str = "info", **fields: object) -> None:
-        """Log an event."""
-        line = {"time": _now(), "level": level, "site": self.site, "event": what, **fields}
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = {"time": now, "level": level, "site": self.site, "event": what, **fields}
         line = {key: _clean(value) for key, value in line.items()}
         text = json.dumps(line) if self.as_json else _readable(line)
         with self._lock:
@@ -99,20 +99,13 @@ class Logged(Quiet):
 
 def sender(who: str) -> str:
     """The sender without its port, which differs for every connection: "lab (10.0.0.1)"."""
-    return printable(_PEER.sub(_host, unquote(who, errors="replace")))
-
-
-def _host(found: re.Match[str]) -> str:
-    return found["host"].strip("[]").removeprefix("::ffff:")
+    host = _PEER.sub(lambda found: found["host"].strip("[]").removeprefix("::ffff:"), unquote(who, errors="replace"))
+    return printable(host)
 
 
 def kind_of_reason(why: str) -> str:
     """A reason without its numbers, hashes and quotations."""
     return printable(_VARYING.sub("…", why[: 10 * LONGEST]))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _clean(value: object) -> object:
@@ -130,10 +123,9 @@ def printable(text: str) -> str:
 
 def _readable(line: dict[str, object]) -> str:
     time, level, site, event, *rest = line.items()
-    said = " ".join(f"{key}={_quoted(value)}" for key, value in rest)
+    said = " ".join(f"{key}={_quoted(str(value))}" for key, value in rest)
     return f"{time[1]} {level[1]:7} {site[1]}: {event[1]} {said}".rstrip()
 
 
-def _quoted(value: object) -> str:
-    text = str(value)
+def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text

@@ -20,9 +20,9 @@ from netfleet.registry import make_importable
 from netfleet.runs import checkpoint
 from netfleet.runs.progress import Live
 from netfleet.sites import LINGER
-from netfleet.sites.network.identity import expiry_warning, load_identity
 from netfleet.sites.operations.logs import Log, Logged
 from netfleet.sites.operations.tls_refusals import TlsRefusals, trace_handshakes
+from netfleet.sites.planning.certificates import expiry_warning, load_identity
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, LEAVE_FILE, RUN_FOLDER, Site, load_site
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run_node(folder: Path, rejoin: bool, metrics: str | None, style: str | None,
     os.environ[SITE_VARIABLE] = site.name
     trace_handshakes()
     with _locked(folder), TlsRefusals() as watch:
-        log = Log(site.name, watch.terminal, _as_json(style, watch.terminal))
+        log = Log(site.name, watch.terminal, style == "json" or (style is None and not watch.terminal.isatty()))
         watch.listen(log.refused)
         if warning := expiry_warning("this site's certificate", identity.expires):
             log.event("certificate", level="warning", why=warning)
@@ -58,16 +58,8 @@ def run_node(folder: Path, rejoin: bool, metrics: str | None, style: str | None,
             from netfleet.sites.operations.prometheus import expose
 
             expose(runner.status.status, log, metrics)
-        return _run(runner, rejoin or _is_new(site, folder), watch.terminal)
-
-
-def _as_json(style: str | None, terminal: TextIO) -> bool:
-    return style == "json" or (style is None and not terminal.isatty())
-
-
-def _is_new(site: Site, folder: Path) -> bool:
-    """Whether the site joins a training that the others have begun."""
-    return not site.planned and not checkpoint.exists(folder / RUN_FOLDER)
+        joins = not site.planned and not checkpoint.exists(folder / RUN_FOLDER)  # a training that others have begun
+        return _run(runner, rejoin or joins, watch.terminal)
 
 
 def _check_stays(site: Site, folder: Path) -> None:

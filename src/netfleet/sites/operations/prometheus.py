@@ -29,12 +29,11 @@ class Collector:
 
     def collect(self) -> Iterator[Metric]:
         status = self._status()
+        finished, days = status.state == "finished", status.certificate_days
         yield GaugeMetricFamily("netfleet_round", "rounds done", value=status.round)
         yield GaugeMetricFamily("netfleet_rounds", "rounds of the training", value=status.rounds)
-        yield GaugeMetricFamily("netfleet_finished", "1 when the training is over", value=status.state == "finished")
-        yield GaugeMetricFamily(
-            "netfleet_certificate_days", "days until a certificate expires", value=status.certificate_days
-        )
+        yield GaugeMetricFamily("netfleet_finished", "1 when the training is over", value=finished)
+        yield GaugeMetricFamily("netfleet_certificate_days", "days until a certificate expires", value=days)
         measured = GaugeMetricFamily("netfleet_measured", "the last evaluation of this site's model", labels=["name"])
         for name in _RECORD:
             if (value := status.record.get(name)) is not None:

@@ -5,17 +5,22 @@ The answer of another site is checked and cleaned here before anybody uses it.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import NamedTuple, TypeVar, get_type_hints
 
 from netfleet.errors import TransportError
 from netfleet.registry import fits
+from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.operations.logs import printable
+from netfleet.sites.planning.certificates import OPERATOR, Identity, load_identity
+from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_sites, load_site
 
-#: Sums in a sketch.
-SUMS = 64
+#: Sums in a sketch, and seconds for an answer.
+SUMS, TIMEOUT = 64, 5.0
 _T = TypeVar("_T")
 
 
@@ -69,7 +74,6 @@ class SiteStatus:
         return replace(self, neighbours=own, sketches=(), apart=())
 
     def to_json(self) -> str:
-        """The record as it travels."""
         return json.dumps(asdict(self))
 
 
@@ -105,3 +109,37 @@ def _checked(value: object, hint: object) -> object:
     if isinstance(value, list):
         return tuple(printable(each) if isinstance(each, str) else each for each in value)
     return printable(value) if isinstance(value, str) else value
+
+
+class StatusAnswer(NamedTuple):
+    """A site's status, or why there is none."""
+
+    name: str
+    status: SiteStatus | None
+    why: str = ""
+
+
+def ask_folder(folder: Path) -> list[StatusAnswer]:
+    """Ask all sites of a plan's or operator's folder, or a site and its neighbours from the site's own folder."""
+    if (folder / SITE_FILE).is_file():
+        site, _ = load_site(folder)
+        return ask_all([site, *site.neighbours], load_identity(folder, site.name))
+    operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
+    return ask_all(all_sites(operator), load_identity(operator, OPERATOR))
+
+
+def ask_all(sites: Sequence[Site | Neighbour], identity: Identity, timeout: float = TIMEOUT) -> list[StatusAnswer]:
+    """Ask all of them at once."""
+
+    async def ask() -> list[StatusAnswer]:
+        transport = GrpcTransport(identity)
+        return await asyncio.gather(*(_ask(site, transport, timeout) for site in sites))
+
+    return asyncio.run(ask())
+
+
+async def _ask(site: Site | Neighbour, transport: GrpcTransport, timeout: float) -> StatusAnswer:
+    try:
+        return StatusAnswer(site.name, parse_status(await transport.status(site, timeout), site.name))
+    except TransportError as error:
+        return StatusAnswer(site.name, None, str(error))

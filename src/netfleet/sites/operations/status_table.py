@@ -18,11 +18,9 @@ from rich.table import Table
 from netfleet.errors import CheckpointError
 from netfleet.runs.history import History
 from netfleet.runs.progress import in_words
-from netfleet.sites.operations.status import SiteStatus
-from netfleet.sites.operations.status_client import StatusAnswer
-from netfleet.sites.planning.folders import RUN_FOLDER, Site
+from netfleet.sites.operations.status import SiteStatus, StatusAnswer
+from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.planning.overview import say
-from netfleet.sites.runtime.model import MODEL_FILE
 
 
 class Invariant(NamedTuple):
@@ -160,13 +158,9 @@ def _invariant_lines(found: Sequence[SiteStatus], groups: Sequence[Sequence[str]
         return ["No site answered: none is running, or none can be reached from here."]
     if not any(status.sketches for status in found):
         return [f"{found[0].algorithm} tracks no gradient: there is no Σ(y − g)."]
-    return [
-        _invariant_line(
-            [status for status in found if status.site in group],
-            f" ({', '.join(group)})" if len(groups) > 1 else "",
-        )
-        for group in groups
-    ]
+    names = [f" ({', '.join(group)})" if len(groups) > 1 else "" for group in groups]
+    members = [[status for status in found if status.site in group] for group in groups]
+    return [_invariant_line(*each) for each in zip(members, names, strict=True)]
 
 
 def _invariant_line(found: Sequence[SiteStatus], whose: str) -> str:

@@ -8,20 +8,18 @@ but only its own row. So it can check its row and the hash without knowing who e
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from netfleet.errors import ConfigError
 from netfleet.runs.config import Experiment, Table, config_hash, load_experiment, make, read_toml
-from netfleet.sites.planning.nodes_file import check_name, check_patience, parse_address
+from netfleet.sites.planning.nodes_file import check_name, check_patience, parse_address, tables
 
 SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.toml"
-#: In a site's folder: its history and checkpoints, and the file that asks it to leave.
-RUN_FOLDER, LEAVE_FILE = "run", "leave"
-#: Neighbours that joined after the plan was made, one file each.
-NEIGHBOURS_FOLDER = "neighbours.d"
-#: In the operator's folder: sites that joined after the plan was made.
-ADMITTED_FOLDER = "admitted"
+#: In a site's folder: its history and checkpoints, its model, and the file that asks it to leave.
+RUN_FOLDER, MODEL_FILE, LEAVE_FILE = "run", "model.safetensors", "leave"
+#: What joined after the plan was made, one file each: a site's neighbours, and sites in the operator's folder.
+NEIGHBOURS_FOLDER, ADMITTED_FOLDER = "neighbours.d", "admitted"
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,6 @@ class Site:
 
     @property
     def workers(self) -> int:
-        """Number of sites in the plan."""
         return len(self.digests)
 
     @property
@@ -104,11 +101,8 @@ def with_hashes(sites: Sequence[Site], experiment: str) -> tuple[Site, ...]:
 
 def load_site(folder: Path) -> tuple[Site, Experiment]:
     """Read a site's folder; raise if its row of W or its experiment has changed since `netfleet plan`."""
-    path = folder / SITE_FILE
-    _expect(path, "a site's folder")
-    site = _site(read_toml(path), path)
-    _expect(folder / EXPERIMENT_FILE, "a site's folder")
-    experiment = load_experiment(folder / EXPERIMENT_FILE)
+    path, experiment_path = (_expect(folder / name, "a site's folder") for name in (SITE_FILE, EXPERIMENT_FILE))
+    site, experiment = _site(read_toml(path), path), load_experiment(experiment_path)
     if site.number < 0 or (site.planned and site.digests[site.number] != site.digest):
         raise ConfigError(
             f"{path}: name, number or weights are not those that were planned; restore the file, or plan again for all"
@@ -116,7 +110,7 @@ def load_site(folder: Path) -> tuple[Site, Experiment]:
     runs = experiment.runs()
     if len(runs) != 1 or run_hash(runs[0].hash, site.digests) != site.run:
         raise ConfigError(
-            f"{folder / EXPERIMENT_FILE} is not the experiment of run {site.run[:12]}: it was changed, or the plan "
+            f"{experiment_path} is not the experiment of run {site.run[:12]}: it was changed, or the plan "
             f"was made with another version of netfleet; restore the file, or install the version named in {SITE_FILE}"
         )
     return site, experiment
@@ -124,11 +118,10 @@ def load_site(folder: Path) -> tuple[Site, Experiment]:
 
 def load_plan(folder: Path) -> Plan:
     """Read the operator's folder; raise if it has changed since `netfleet plan`."""
-    path = folder / PLAN_FILE
-    _expect(path, "the operator's folder")
+    path = _expect(folder / PLAN_FILE, "the operator's folder")
     table = read_toml(path)
     told = {"digests": [], "run": str(table.get("run", "")), "patience": table.pop("patience", 0)}
-    sites = [_site({**told, **each}, path) for each in _tables(table, "sites", path)]
+    sites = [_site({**told, **each}, path) for each in tables(table, "sites", path)]
     plan = make(Plan, {**table, "sites": sites}, str(path))
     found = with_hashes(plan.sites, plan.experiment)
     if not found or found[0].run != plan.run:
@@ -147,29 +140,16 @@ def admitted(folder: Path) -> list[Site]:
     return sorted((_site(read_toml(path), path) for path in paths), key=lambda site: site.number)
 
 
-def plan_table(plan: Plan) -> Table:
-    """A plan as the operator's file has it; what all sites share is written once."""
-    shared = ("digests", "run", "patience")
-    sites = [{k: v for k, v in asdict(site).items() if k not in shared} for site in plan.sites]
-    return {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience}
-
-
-def _expect(path: Path, what: str) -> None:
+def _expect(path: Path, what: str) -> Path:
     if not path.is_file():
         raise ConfigError(f"{path.parent} is not {what} made by netfleet plan: it has no {path.name}; check the path")
+    return path
 
 
 def _site(table: Table, path: Path) -> Site:
-    found = _tables(table, "neighbours", path)
+    found = tables(table, "neighbours", path)
     try:
         neighbours = [make(Neighbour, each, "[[neighbours]]") for each in found]
         return make(Site, {**table, "neighbours": neighbours}, "a site")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _tables(table: Table, key: str, path: Path) -> list[Table]:
-    found = table.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise ConfigError(f"{path}: {key} must be [[{key}]] tables, got {found!r}; restore the file")
-    return found

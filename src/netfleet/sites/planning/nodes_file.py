@@ -18,10 +18,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from netfleet.errors import ConfigError
-from netfleet.runs.config import make, read_toml
+from netfleet.runs.config import Table, make, read_toml
 
 #: Names that have a folder of their own in a plan.
 RESERVED = ("operator", "ca")
@@ -64,7 +64,6 @@ class NodeEntry:
 
     @property
     def listened(self) -> Address:
-        """The address on which the site listens."""
         return parse_address(self.listen or f"[::]:{self.dialled.port}", f"listen of {self.name}")
 
 
@@ -85,21 +84,22 @@ class NodesFile:
 
 
 def load_nodes(path: Path) -> NodesFile:
-    """Read and check a nodes.toml."""
     table = read_toml(path)
-    found = table.get("nodes", [])
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise ConfigError(f"{path}: nodes must be [[nodes]] tables, one per site, got {found!r}")
+    found = tables(table, "nodes", path)
     try:
-        nodes = [_node(each, number, path.parent) for number, each in enumerate(found, start=1)]
+        nodes = [make(NodeEntry, each, f"[[nodes]] number {number}") for number, each in enumerate(found, start=1)]
+        nodes = [replace(n, request=str(path.parent / n.request)) if n.request else n for n in nodes]
         return make(NodesFile, {**table, "nodes": nodes}, "the file")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _node(table: dict[str, Any], number: int, folder: Path) -> NodeEntry:
-    node = make(NodeEntry, table, f"[[nodes]] number {number}")
-    return replace(node, request=str(folder / node.request)) if node.request else node
+def tables(table: Table, key: str, path: Path) -> list[Table]:
+    """The `[[key]]` tables of a file."""
+    found = table.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ConfigError(f"{path}: {key} must be [[{key}]] tables, got {found!r}")
+    return found
 
 
 def check_name(name: str) -> None:
@@ -113,7 +113,6 @@ def check_name(name: str) -> None:
 
 
 def check_patience(seconds: float) -> None:
-    """Raise unless it is a valid time to wait."""
     if not (math.isfinite(seconds) and seconds >= 0):
         raise ConfigError(f"patience must be a number of seconds, 0 (wait for ever) or more, got {seconds}")
 

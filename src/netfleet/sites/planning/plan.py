@@ -28,21 +28,11 @@ from netfleet.registry import parameters, split
 from netfleet.runs.build import build_topology, check_steps, network_for
 from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment
 from netfleet.runs.run import without_none
-from netfleet.sites.planning import certificates
-from netfleet.sites.planning.certificates import OPERATOR, Authority
-from netfleet.sites.planning.folders import (
-    EXPERIMENT_FILE,
-    PLAN_FILE,
-    SITE_FILE,
-    Neighbour,
-    Plan,
-    Site,
-    plan_table,
-    with_hashes,
-)
-from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.pem_files import read_request
-from netfleet.sites.runtime.ledger import check_losable
+from netfleet.sites.planning import certificates, folders
+from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, issue, key_pem
+from netfleet.sites.planning.folders import EXPERIMENT_FILE, PLAN_FILE, SITE_FILE, Neighbour, Plan, Site, with_hashes
+from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, check_hosts
+from netfleet.sites.runtime.neighbourhood import why_fixed
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.topology import Topology
 
@@ -91,7 +81,6 @@ def _only_run(experiment: Experiment) -> RunConfig:
 
 
 def _inline(value: object) -> str:
-    """A value as TOML writes it in one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key} = {_inline(v)}" for key, v in value.items() if v is not None) + "}"
     return json.dumps(value, ensure_ascii=False)
@@ -104,8 +93,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
     if experiment.network is not None:
         raise ConfigError("[network] simulates failures, but sites have real ones; leave it out")
     check_steps(algorithm, experiment.rounds)
-    if nodes.patience:
-        check_losable(algorithm)
+    if nodes.patience and (why := why_fixed(algorithm)) is not None:
+        raise why
     topology = build_topology(experiment.topology, run.seed)
     if topology.varying:
         raise ConfigError(
@@ -133,22 +122,10 @@ def _check_labels(topology: Topology, names: list[str]) -> None:
 
 
 def _site(i: int, nodes: NodesFile, topology: Topology) -> Site:
-    node, row = nodes.nodes[i], topology.row(i)
-    return Site(
-        name=node.name,
-        number=i,
-        address=str(node.dialled),
-        listen=str(node.listened),
-        weight=row.get(i, 0.0),
-        patience=float(nodes.patience),
-        run="",
-        digests=(),
-        neighbours=tuple(_neighbour(j, nodes.nodes[j], row[j]) for j in topology.neighbours(i)),
-    )
-
-
-def _neighbour(j: int, node: NodeEntry, weight: float) -> Neighbour:
-    return Neighbour(node.name, j, str(node.dialled), weight)
+    node, row, patience = nodes.nodes[i], topology.row(i), float(nodes.patience)
+    there = [(j, nodes.nodes[j]) for j in topology.neighbours(i)]
+    links = tuple(Neighbour(other.name, j, str(other.dialled), row[j]) for j, other in there)
+    return Site(node.name, i, str(node.dialled), str(node.listened), row.get(i, 0.0), patience, "", (), links)
 
 
 def write_plan(
@@ -160,75 +137,125 @@ def write_plan(
     signer = authority or certificates.new_authority(f"netfleet CA {plan.run[:12]}")
     files = _files(plan, experiment, nodes, signer, days)
     if authority is None:
-        files |= {
-            "ca/ca.pem": certificates.certificate_pem(signer.certificate),
-            "ca/ca.key": certificates.key_pem(signer.key),
-        }
+        files |= {"ca/ca.pem": certificate_pem(signer.certificate), "ca/ca.key": key_pem(signer.key)}
     try:
-        write_folder(out, files)
+        _write_folder(out, files)
     except OSError as error:
         raise ConfigError(f"cannot write to {out}: {error}; choose another --out") from None
 
 
 def _files(plan: Plan, experiment: Experiment, nodes: NodesFile, authority: Authority, days: int) -> Files:
-    ca = certificates.certificate_pem(authority.certificate)
-    text = toml(without_none(experiment.to_table()))
-    files = _below(OPERATOR, {"ca.pem": ca, EXPERIMENT_FILE: text, **_operator_files(plan, authority, days)})
+    text = _toml(without_none(experiment.to_table()))
+    operator = _credentials(authority, OPERATOR, "", days)
+    contents = {OPERATOR: {PLAN_FILE: _plan_toml(plan), EXPERIMENT_FILE: text, **operator}}
     for site, node in zip(plan.sites, nodes.nodes, strict=True):
-        own = {SITE_FILE: toml(asdict(site), site_head(site.name)), EXPERIMENT_FILE: text, "ca.pem": ca}
-        files |= _below(site.name, own | site_credentials(authority, node, days))
-    return files
+        contents[site.name] = _site_files(site, node, text, authority, days)
+    return {f"{folder}/{name}": content for folder, files in contents.items() for name, content in files.items()}
 
 
-def _below(folder: str, files: Files) -> Files:
-    return {f"{folder}/{name}": content for name, content in files.items()}
+def _plan_toml(plan: Plan) -> bytes:
+    """What all sites share is written once."""
+    shared = ("digests", "run", "patience")
+    sites = [{k: v for k, v in asdict(site).items() if k not in shared} for site in plan.sites]
+    table = {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience}
+    return _toml(table, _PLAN_HEAD.format(version=version("netfleet")))
 
 
-def _operator_files(plan: Plan, authority: Authority, days: int) -> Files:
-    key = certificates.new_key()
-    certificate = certificates.operator_certificate(authority, key.public_key(), days)
-    text = toml(plan_table(plan), _PLAN_HEAD.format(version=version("netfleet")))
-    return {
-        PLAN_FILE: text,
-        "node.pem": certificates.certificate_pem(certificate),
-        "node.key": certificates.key_pem(key),
-    }
+def _site_files(site: Site, node: NodeEntry, experiment: bytes, authority: Authority, days: int) -> Files:
+    head = _SITE_HEAD.format(name=site.name, version=version("netfleet"))
+    own = _credentials(authority, site.name, node.dialled.host, days, node.request)
+    return {SITE_FILE: _toml(asdict(site), head), EXPERIMENT_FILE: experiment, **own}
 
 
-def site_head(name: str) -> str:
-    """The comment at the top of a site's file."""
-    return _SITE_HEAD.format(name=name, version=version("netfleet"))
+def _credentials(authority: Authority, name: str, host: str, days: int, request: str = "") -> Files:
+    """The authority's certificate, that of the name, and its key unless the site sent a certificate request."""
+    key = None if request else certificates.new_key()
+    public = certificates.read_request(Path(request), name) if key is None else key.public_key()
+    own = certificate_pem(issue(authority, name, host, public, days))
+    files = {"ca.pem": certificate_pem(authority.certificate), "node.pem": own}
+    return files if key is None else files | {"node.key": key_pem(key)}
 
 
-def site_credentials(authority: Authority, node: NodeEntry, days: int) -> Files:
-    """A site's certificate, and its key unless the site sent a certificate request."""
-    key = None if node.request else certificates.new_key()
-    public = read_request(Path(node.request), node.name) if key is None else key.public_key()
-    certificate = certificates.site_certificate(authority, node.name, node.dialled.host, public, days)
-    files = {"node.pem": certificates.certificate_pem(certificate)}
-    return files if key is None else files | {"node.key": certificates.key_pem(key)}
-
-
-def toml(table: Table, head: str = "") -> bytes:
-    """A table as the content of a TOML file."""
+def _toml(table: Table, head: str = "") -> bytes:
     return (head + tomli_w.dumps(table)).encode()
 
 
-def write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Write a file atomically."""
+def _write_file(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write a file atomically, in a folder that is made if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, lambda file: file.write(content), mode)
 
 
-def write_folder(out: Path, files: Files) -> None:
+def _write_folder(out: Path, files: Files) -> None:
     """Write all files below `out` or none; only their owner can ever read keys."""
     out.parent.mkdir(parents=True, exist_ok=True)
     hidden = out.parent / f".{out.name}-{secrets.token_hex(4)}.tmp"
     try:
         for name, content in files.items():
-            path = hidden / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, content, 0o600 if path.suffix == ".key" else 0o666)
+            _write_file(hidden / name, content, 0o600 if name.endswith(".key") else 0o666)
         os.replace(hidden, out)
     except BaseException:
         shutil.rmtree(hidden, ignore_errors=True)
         raise
+
+
+def admit(
+    folder: Path, node: NodeEntry, names: Sequence[str], authority: Authority, days: int = 365
+) -> tuple[Site, float]:
+    """Let a new site join a running training; returns the site and the weight of its links.
+
+    It gets a folder inside the plan's, with the file that its neighbours need: a neighbour agrees by putting the file
+    into its folder. The plan and the hash of the run do not change. The new links take their weight from the own
+    weights of their two ends, so W stays symmetric and doubly stochastic.
+    """
+    plan, experiment = folders.load_plan(folder / OPERATOR), folder / OPERATOR / EXPERIMENT_FILE
+    others = [*plan.sites, *folders.admitted(folder / OPERATOR)]
+    _check_free(node, others, folder)
+    site = _new_site(node, _chosen(names, others), others, plan)
+    if not experiment.is_file():
+        raise ConfigError(f"{experiment} is missing; copy it from any site's folder of this plan")
+    weight = site.neighbours[0].weight
+    about = _toml(asdict(Neighbour(site.name, site.number, site.address, weight)))
+    files = _site_files(site, node, experiment.read_bytes(), authority, days)
+    _write_folder(folder / site.name, {**files, f"{site.name}.toml": about})
+    for name in names:
+        if (folder / name).is_dir():  # the neighbour's folder exists here: a trial on one machine
+            _write_file(folder / name / folders.NEIGHBOURS_FOLDER / f"{site.name}.toml", about)
+    _write_file(folder / OPERATOR / folders.ADMITTED_FOLDER / f"{site.name}.toml", _toml(asdict(site)))
+    return site, weight
+
+
+def _check_free(node: NodeEntry, others: Sequence[Site], folder: Path) -> None:
+    for site in others:
+        if node.name.lower() == site.name.lower() or str(node.dialled) == site.address:
+            raise ConfigError(f"{node.name} at {node.address}: {site.name} at {site.address} already exists")
+    check_hosts([*(NodeEntry(site.name, site.address) for site in others), node])
+    if (folder / node.name).exists():
+        raise ConfigError(f"{folder / node.name} already exists; remove it, or choose another name")
+
+
+def _chosen(names: Sequence[str], others: Sequence[Site]) -> list[Site]:
+    known = {site.name: site for site in others}
+    unknown = [name for name in names if name not in known]
+    if unknown or not names or len(set(names)) != len(names):
+        raise ConfigError(
+            f"--neighbours must be some of {', '.join(known)}, each once; got {', '.join(names) or 'none'}"
+        )
+    return [known[name] for name in names]
+
+
+def _new_site(node: NodeEntry, chosen: Sequence[Site], others: Sequence[Site], plan: Plan) -> Site:
+    """The new site with its row of W: each link gets half of the smallest own weight left among its neighbours."""
+    taken = {site.name: 0.0 for site in others}
+    for site in others[len(plan.sites) :]:
+        for each in site.neighbours:
+            taken[each.name] += each.weight
+    left = {site.name: site.weight - taken[site.name] for site in chosen}
+    weight = min(min(left.values()) / 2, 1 / (len(chosen) + 1))
+    if weight < 1e-6:
+        poorest = min(left, key=lambda name: left[name])
+        raise ConfigError(f"{poorest} has no own weight left to give to a new neighbour; choose other neighbours")
+    first, own = plan.sites[0], 1 - weight * len(chosen)
+    links = tuple(Neighbour(s.name, s.number, s.address, weight) for s in chosen)
+    where = (str(node.dialled), str(node.listened))
+    return Site(node.name, len(others), *where, own, first.patience, plan.run, first.digests, links)

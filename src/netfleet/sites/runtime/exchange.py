@@ -5,24 +5,40 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
 from netfleet.engines.host import Content, Tag
 from netfleet.errors import TransportError
 from netfleet.runs.progress import Display, in_words
-from netfleet.sites.network.client import Answer, Wanted
-from netfleet.sites.network.wire import Kind
+from netfleet.sites.network.client import Answer, Client, Wanted
+from netfleet.sites.network.loop_thread import LoopThread
+from netfleet.sites.network.wire import Expected, Kind
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.runtime.membership import Membership
-from netfleet.sites.runtime.session import SiteSession
 
+#: Seconds after which a wait appears on the screen, and in the log.
+NOTE, LINE = 2.0, 10.0
 _WHY = {
     Kind.WAIT: "did not answer for longer than this site's patience",
     Kind.DROPPED: "has dropped this site",
     Kind.LEFT: "has left",
     Kind.DONE: "says that the training is over",
 }
+
+
+class SiteSession(NamedTuple):
+    """One site while it is connected to the others."""
+
+    members: Membership
+    client: Client
+    loop: LoopThread
+    log: Log
+
+    def expected(self, j: int, t: int, call: int = 0, words: str = "", total: int = 0) -> Expected:
+        """What a message of neighbour j must be."""
+        return Expected(bytes.fromhex(self.members.site.run), j, t, call, words, total)
 
 
 class SiteExchange:
@@ -87,10 +103,6 @@ def check_links(members: Membership, t: int) -> None:
             f"{members.site.name} has no neighbour left in round {t}: all are lost, or have dropped this site. Its "
             f"state is saved; to join again with the others' current model: netfleet node {members.folder} --rejoin"
         )
-
-
-#: Seconds after which a wait appears on the screen, and in the log.
-NOTE, LINE = 2.0, 10.0
 
 
 class Waiting:

@@ -30,13 +30,7 @@ class Membership:
     """What a site's server asks about its neighbours (`server.Members`)."""
 
     def __init__(
-        self,
-        folder: Path,
-        site: Site,
-        rounds: int,
-        outbox: Outbox,
-        refused: Refused,
-        fixed: ConfigError | None = None,
+        self, folder: Path, site: Site, rounds: int, outbox: Outbox, refused: Refused, fixed: ConfigError | None = None
     ) -> None:
         """`folder` is the site's, `rounds` the length of the training, `fixed` why the method needs fixed links."""
         self.folder, self.site, self.rounds, self.outbox, self.fixed = folder, site, rounds, outbox, fixed
@@ -67,7 +61,6 @@ class Membership:
         self.neighbourhood.lost |= {j: t for j, t in lost.items() if j in self.contacts and t >= since.get(j, 0)}
 
     def write_links(self) -> None:
-        """Save which links there are."""
         since, lost = self.neighbourhood.links()
         text = json.dumps({"since": since, "lost": lost}, indent=1)
         write_atomically(self.folder / LINKS_FILE, lambda file: file.write(text.encode()))
@@ -163,10 +156,12 @@ class Membership:
     def finish(self) -> None:
         """This site has done all rounds."""
         self.finished = True
+        self.outbox.notify()
 
     def leave(self, t: int) -> None:
         """This site has left; t is the first round without it."""
         self.left = t
+        self.outbox.notify()
 
     # ---- the rounds of all sites ----
 

@@ -1,4 +1,4 @@
-"""One site's part of the network: its row of W, and the host that mixes with it."""
+"""One site's part of the network: its row of W, the flows over its links, and the host that mixes with both."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
+from netfleet.algorithms.compression import Compressed
 from netfleet.engines.collective import SingleSite
 from netfleet.engines.host import Exchange, PartialHost, Tag
+from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.sites.network.outbox import Outbox
-from netfleet.sites.runtime.ledger import Ledger
 
-_LOST, _SINCE = "lost", "since"
+_LOST, _SINCE, _FLOW = "lost", "since", "ledger/"
 #: The first round of a link that is not agreed on yet.
 NEVER = 1 << 62
 
@@ -41,15 +42,12 @@ class Neighbourhood:
 
     @property
     def m(self) -> int:
-        """Workers that W has room for."""
         return max(self.i, *self.weights, 0) + 1
 
     def there(self, j: int, t: int) -> bool:
-        """Whether neighbour j takes part in round t."""
         return j not in self.lost and self.since.get(j, 0) <= max(t, 0)
 
     def neighbours(self, t: int) -> list[int]:
-        """The neighbours that take part in round t."""
         return sorted(j for j in list(self.weights) if self.there(j, t))
 
     def has_links(self) -> bool:
@@ -103,6 +101,53 @@ class Neighbourhood:
         """A site that is away does not run."""
 
 
+class Ledger:
+    """What a site took from each neighbour, so that it can be taken back when the neighbour is lost.
+
+    Mixing is a sum over links, wᵢⱼ (vⱼ − vᵢ), which the two ends see with opposite signs. What a method conserves in
+    sum over all workers (y − g, or a correction c) is therefore a sum of such flows. The ledger has, for every
+    neighbour, the flow that came from it. When the neighbour is lost for good, the site takes that flow back and keeps
+    the link's weight for itself. What remains is a sum over the links among the others, opposite at their ends: the
+    invariant holds among those that remain, whatever rounds the two ends did or did not share.
+
+    | symbol | here | meaning |
+    |---|---|---|
+    | wᵢⱼ | `weights[j]` | this site's weight for neighbour j |
+    | Σ wᵢⱼ (vⱼ − vᵢ) | `flows[j]` | what came over the link so far, times the method's factor |
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm, self.flows = algorithm, dict[int, Tensor]()
+
+    def add(
+        self, tag: Tag, argument: int, own: Tensor, others: Mapping[int, Tensor], weights: Mapping[int, float]
+    ) -> None:
+        """An exchange brought the others' vectors for one argument of `mix`."""
+        conserved = self._algorithm.conserves
+        if conserved is None or conserved.argument != argument or tag.t < 0:
+            return
+        factor = self._algorithm.flow(tag.t)
+        for j, vector in others.items():
+            flow = (vector - own).mul_(factor * weights[j])[None]
+            self.flows[j] = self.flows[j].add_(flow) if j in self.flows else flow
+
+    def take_back(self, state: Any, lost: Sequence[int]) -> Any:
+        """The state without what came from these neighbours."""
+        conserved = self._algorithm.conserves
+        for j in lost:
+            flow = self.flows.pop(j)
+            if conserved is not None:
+                state = state._replace(**{conserved.field: getattr(state, conserved.field) - flow})
+        return state
+
+    def network_state(self) -> dict[str, Tensor]:
+        return {f"{_FLOW}{j}": flow.clone() for j, flow in self.flows.items()}
+
+    def load_network_state(self, memory: Mapping[str, Tensor]) -> None:
+        found = {name: flow for name, flow in memory.items() if name.startswith(_FLOW)}
+        self.flows = {int(name.removeprefix(_FLOW)): flow.clone() for name, flow in found.items()}
+
+
 class SiteHost(PartialHost):
     """The host of one site's worker: it keeps a ledger, and its messages."""
 
@@ -129,7 +174,7 @@ class SiteHost(PartialHost):
         self._ledger.add(tag, argument, rows.pop(self.neighbourhood.i), rows, self.neighbourhood.weights)
 
     def settle(self, state: Any) -> Any:
-        lost = [j for j in self._ledger.neighbours() if not self.neighbourhood.there(j, self._t)]
+        lost = [j for j in self._ledger.flows if not self.neighbourhood.there(j, self._t)]
         return self._ledger.take_back(state, lost)
 
     def network_state(self) -> dict[str, Tensor]:
@@ -146,3 +191,19 @@ class SiteHost(PartialHost):
 
 def _pairs(values: Mapping[int, int]) -> Tensor:
     return torch.tensor(sorted(values.items()), dtype=torch.int64).reshape(-1, 2)
+
+
+def why_fixed(algorithm: Algorithm) -> ConfigError | None:
+    """Why sites that run this method cannot lose neighbours and get new ones, if so."""
+    tracks = set(algorithm.State._fields) & {"y", "c"}
+    if isinstance(algorithm, Compressed):
+        return ConfigError(
+            f"{algorithm.title} with compress: what neighbours remember of each other cannot be taken back, so a site "
+            f"that is lost must come back; use patience = 0, or leave compress out"
+        )
+    if algorithm.conserves is None and tracks:
+        return ConfigError(
+            f"{algorithm.title} keeps a sum over all workers ({', '.join(sorted(tracks))}) but does not say how "
+            f"exchanges feed it; add conserves = Conserved(field, argument) to the method, or use patience = 0"
+        )
+    return None

@@ -6,13 +6,11 @@ another. In round t a site (1) has saved its state, (2) serves its message, (3) 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from netfleet.algorithms import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.collective import SingleHost
@@ -21,7 +19,9 @@ from netfleet.engines.job import Job, Snapshot, Start
 from netfleet.engines.loop import train
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
+from netfleet.problems.module import ModuleProblem
 from netfleet.runs.build import build_problem
+from netfleet.runs.checkpoint import write_tensors
 from netfleet.runs.config import Experiment
 from netfleet.runs.history import History
 from netfleet.runs.progress import Display
@@ -30,20 +30,17 @@ from netfleet.runs.run import open_run
 from netfleet.sites import LINGER
 from netfleet.sites.network.client import Client
 from netfleet.sites.network.grpc_transport import GrpcTransport
-from netfleet.sites.network.identity import Identity
 from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
 from netfleet.sites.operations.logs import Log
-from netfleet.sites.planning.folders import LEAVE_FILE, RUN_FOLDER, Site
-from netfleet.sites.runtime import ending, joining
-from netfleet.sites.runtime.exchange import SiteExchange, check_links
-from netfleet.sites.runtime.ledger import check_losable
+from netfleet.sites.planning.certificates import Identity
+from netfleet.sites.planning.folders import LEAVE_FILE, MODEL_FILE, RUN_FOLDER, Site
+from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, check_links
+from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
 from netfleet.sites.runtime.membership import Membership
-from netfleet.sites.runtime.model import MODEL_FILE, model_message, write_model
-from netfleet.sites.runtime.neighbourhood import SiteHost
-from netfleet.sites.runtime.session import SiteSession
+from netfleet.sites.runtime.neighbourhood import SiteHost, why_fixed
 from netfleet.sites.runtime.status_builder import StatusBuilder
 
 
@@ -70,7 +67,6 @@ class SiteRecorder(RunRecorder):
             raise AskedToLeave(snapshot)
 
     def _check_apart(self) -> None:
-        """Log if the set of sites that are out of reach has changed."""
         members, apart = self._session.members, self._session.members.sites_apart()
         if apart != self._apart:
             self._apart = apart
@@ -92,15 +88,15 @@ class SiteRunner:
         transport: Transport | None = None,
     ) -> None:
         """The default transport is gRPC over mutual TLS with this identity."""
-        if experiment.engine.device != "cpu":
-            raise ConfigError(
-                f'sites compute on the CPU, got device = {experiment.engine.device!r}; use device = "cpu"'
-            )
+        if (device := experiment.engine.device) != "cpu":
+            raise ConfigError(f'sites compute on the CPU, got device = {device!r}; use device = "cpu"')
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
         self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
         (self._run_config,) = experiment.runs()
         self._algorithm = make_algorithm(self._run_config.config["algorithm"])
-        fixed = _why_fixed(self._algorithm, site)
+        fixed = why_fixed(self._algorithm)
+        if fixed is not None and site.patience:
+            raise fixed
         self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed)
         self.status = StatusBuilder(self._members, self._algorithm, identity.expires, log.refusals.total)
 
@@ -108,23 +104,25 @@ class SiteRunner:
         """Train to the end, or until the site leaves, and return its own History."""
         history, start = self._open()
         problem, members = self._problem(), self._members
-        with LoopThread() as loop, _connected(loop, self._transport) as connections:
-            client = Client(self.site, self._transport, self.log.refused)
-            session = SiteSession(members, client, loop, self.log)
+        with LoopThread() as loop, ExitStack() as stack:
+            connections = AsyncExitStack()
+            stack.callback(lambda: loop.wait(connections.aclose()))
+            connections.push_async_callback(self._transport.close)
+            session = SiteSession(members, Client(self.site, self._transport, self.log.refused), loop, self.log)
             exchange = SiteExchange(session, display)
             host = SiteHost(problem, members.neighbourhood, self._algorithm, exchange, members.outbox)
             if rejoin:
                 members.set_joining(True)
-                server = loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
-                joining.join(session, host, self._algorithm, history.hash)
+                loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
+                join(session, host, self._algorithm, history.hash)
                 history, start = self._open()
             first = self._resume(host, history, start)
             if rejoin:
                 members.set_joining(False)
             else:
-                server = loop.wait(self._serve(connections))
+                loop.wait(self._serve(connections))
             self.log.event("started", round=history.resumed, rounds=members.rounds, listens=self.site.listen)
-            history.final = self._train(session, host, server, history, first, display)
+            history.final = self._train(session, host, history, first, display)
             return history
 
     def _open(self) -> tuple[History, Start | None]:
@@ -144,26 +142,14 @@ class SiteRunner:
         check_links(self._members, history.resumed)  # a site that all neighbours have dropped has nobody to serve
         return first
 
-    async def _serve(self, connections: AsyncExitStack) -> SiteServer:
-        server = SiteServer(
-            self.site,
-            self._members.outbox,
-            self._members,
-            self.log.refused,
-            model=lambda: model_message(self.status.snapshot),
-            status=self.status.status_for,
-        )
+    async def _serve(self, connections: AsyncExitStack) -> None:
+        members, status = self._members, self.status
+        answers = (lambda: model_message(status.snapshot), status.status_for)
+        server = SiteServer(self.site, members.outbox, members, self.log.refused, *answers)
         await connections.enter_async_context(self._transport.serve(server))
-        return server
 
     def _train(
-        self,
-        session: SiteSession,
-        host: SiteHost,
-        server: SiteServer,
-        history: History,
-        first: Snapshot | None,
-        display: Display,
+        self, session: SiteSession, host: SiteHost, history: History, first: Snapshot | None, display: Display
     ) -> Snapshot:
         rounds, start = self.experiment.rounds, None if first is None else lambda *_: first
         settings = replace(self.experiment, checkpoint_every=1)
@@ -173,44 +159,23 @@ class SiteRunner:
         try:
             with one_intra_op_thread():
                 final = train(host, job)
-            self._write_model(host, final)
+            self._write_model(host.problem, final)
             self._members.finish()
-            server.announce()
             self.log.event("finished", round=final.t, model=self.folder / MODEL_FILE)
-            session.loop.wait(ending.stay(session, self._linger))
+            session.loop.wait(stay(session, self._linger))
         except AskedToLeave as asked:
             final = asked.snapshot
-            self._write_model(host, final)
+            self._write_model(host.problem, final)
             self._members.leave(final.t)
-            server.announce()
             self.log.event("leaving", round=final.t, model=self.folder / MODEL_FILE)
-            ending.leave(session, final.t, self._linger)
+            leave(session, final.t, self._linger)
         finally:
             display.end()
         return final
 
-    def _write_model(self, host: SiteHost, final: Snapshot) -> None:
-        about = {"run": self.site.run, "site": self.site.name, "round": final.t}
-        write_model(self.folder / MODEL_FILE, host.problem, final, **about)
-
-
-def _why_fixed(algorithm: Algorithm, site: Site) -> ConfigError | None:
-    """Why the method needs fixed links, if it does; raises where the site's patience would give one up."""
-    try:
-        check_losable(algorithm)
-    except ConfigError as error:
-        if site.patience:
-            raise
-        return error
-    return None
-
-
-@contextmanager
-def _connected(loop: LoopThread, transport: Transport) -> Iterator[AsyncExitStack]:
-    """What is open in the network's thread; all of it is closed at the end."""
-    connections = AsyncExitStack()
-    connections.push_async_callback(transport.close)
-    try:
-        yield connections
-    finally:
-        loop.wait(connections.aclose())
+    def _write_model(self, problem: Problem, final: Snapshot) -> None:
+        """Write the named parameters and buffers of the site's model; of a problem without a module, its vector x."""
+        x, buffers = final.state.x[0], None if final.buffers is None else final.buffers[0]
+        tensors = dict(problem.module(x, buffers).state_dict()) if isinstance(problem, ModuleProblem) else {"x": x}
+        about = {"run": self.site.run, "site": self.site.name, "round": str(final.t)}
+        write_tensors(self.folder / MODEL_FILE, tensors, about)

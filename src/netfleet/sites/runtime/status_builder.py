@@ -36,7 +36,6 @@ class Sketcher:
         self._seed, self._signs = int(run[:12], 16), torch.empty(0, dtype=torch.int8)
 
     def __call__(self, vector: Tensor) -> tuple[float, ...]:
-        """The sketch of a vector `[d]`."""
         d = vector.numel()
         if len(self._signs) != d:
             drawn = randomness.generator("sketch", self._seed).integers(0, 2, d, dtype="int8")
@@ -64,7 +63,6 @@ class StatusBuilder:
 
     @property
     def t(self) -> int:
-        """Rounds that are saved."""
         return 0 if self.snapshot is None else self.snapshot.t
 
     def note_round(self, snapshot: Snapshot, record: Mapping[str, float | None]) -> None:
@@ -76,7 +74,6 @@ class StatusBuilder:
             self._sketches.append(Sketch(snapshot.t, self._sketcher(gap[0])))
 
     def status(self) -> SiteStatus:
-        """The status now."""
         members, site, now = self._membership, self._membership.site, time.monotonic()
         return SiteStatus(
             site=site.name,

@@ -1,7 +1,8 @@
-"""How a site joins while the others train: a new site, or one that rejoins.
+"""How a site joins while the others train, and how it ends or leaves.
 
-It asks each neighbour (JOIN), which answers with the first round T of the link and waits for it from then on. Then it
-takes the mean of their models and starts as every worker does, with its own gradient, which adds nothing to Σ(y − g).
+A new site, or one that rejoins, asks each neighbour (JOIN), which answers with the first round T of the link and waits
+for it from then on. Then it takes the mean of their models and starts as every worker does, with its own gradient,
+which adds nothing to Σ(y − g).
 The flows of old links were taken back and those of the new ones start at zero. So the invariant holds among all sites,
 whatever rounds the links begin in. Only its two ends agree on a link.
 """
@@ -17,19 +18,22 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm
 from netfleet.engines.job import Snapshot
 from netfleet.engines.loop import Counted, begin
-from netfleet.errors import TransportError
+from netfleet.errors import FrameError, TransportError
+from netfleet.files import write_atomically
 from netfleet.runs import checkpoint
 from netfleet.sites.network.client import Answer, Wanted
+from netfleet.sites.network.outbox import Message
 from netfleet.sites.network.wire import Kind
 from netfleet.sites.planning.folders import LEAVE_FILE, RUN_FOLDER
-from netfleet.sites.runtime.model import describe_model
+from netfleet.sites.runtime.exchange import SiteSession
 from netfleet.sites.runtime.neighbourhood import SiteHost
-from netfleet.sites.runtime.session import SiteSession
 
 #: Seconds for which a site asks its neighbours for a link, and for which it asks the others once one has agreed.
 ASK, GRACE = 30.0, 3.0
 #: Seconds between two attempts, and how often a neighbour is asked for its model.
 PAUSE, TRIES = 0.5, 5
+#: Seconds for which a site that is done, as all its neighbours are, still answers those that do not know yet.
+INFORM = 5.0
 
 
 def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash: str) -> None:
@@ -40,15 +44,15 @@ def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash
     links = session.loop.wait(_ask_all(session))
     if not links:
         reasons = "; ".join(f"{c.neighbour.name} {c.waiting or 'did not answer'}" for c in members.contacts.values())
-        raise TransportError(
-            f"no neighbour agreed to a link with {session.members.site.name} within {ASK:g} s: {reasons}"
-        )
+        raise TransportError(f"no neighbour agreed to a link with {members.site.name} within {ASK:g} s: {reasons}")
     t = min(links.values())
     neighbourhood.lost = {j: t for j in neighbourhood.weights if j not in links}
     neighbourhood.since |= links
     members.write_links()
-    x, buffers = _mean_model(session, host, links, t)
-    snapshot = _first_snapshot(host, algorithm, t, x, buffers)
+    f = Counted(host.problem)
+    x, f.problem.buffers = _mean_model(session, host, links, t)
+    state = begin(host, algorithm, f, x)
+    snapshot = Snapshot(t, state, f.problem.buffers, samples=f.samples, network=host.network_state())
     checkpoint.save(members.folder / RUN_FOLDER, snapshot, host, config_hash)
     (members.folder / LEAVE_FILE).unlink(missing_ok=True)
     names = ", ".join(f"{members.name(j)} from round {first}" for j, first in sorted(links.items()))
@@ -122,8 +126,57 @@ async def _model(session: SiteSession, j: int, t: int, into: Tensor) -> Tensor |
     return None
 
 
-def _first_snapshot(host: SiteHost, algorithm: Algorithm, t: int, x: Tensor, buffers: Tensor | None) -> Snapshot:
-    f = Counted(host.problem)
-    f.problem.buffers = buffers
-    state = begin(host, algorithm, f, x)
-    return Snapshot(t, state, buffers, samples=f.samples, network=host.network_state())
+def describe_model(model: Tensor) -> str:
+    """What the bytes of a model `[1, d]` are."""
+    return f"model {model.dtype}[{model.shape[1]}]".replace("torch.", "")
+
+
+def model_message(snapshot: Snapshot | None) -> Message:
+    """The model and its buffers as a neighbour gets them."""
+    if snapshot is None:
+        raise FrameError("there is no model yet; ask again later")
+    parts = [snapshot.state.x] + ([] if snapshot.buffers is None else [snapshot.buffers.to(snapshot.state.x.dtype)])
+    model = torch.cat(parts, dim=1).contiguous()
+    return Message(describe_model(model), model.view(torch.uint8)[0])
+
+
+async def stay(session: SiteSession, linger: float) -> None:
+    """Wait until all neighbours are done too; for one that cannot be reached at most `linger` seconds."""
+    there = session.members.neighbourhood.neighbours(session.members.rounds)
+    async with asyncio.TaskGroup() as group:
+        for j in there:
+            group.create_task(_wait_for(session, j, linger))
+    await _inform(session, set(there), INFORM)
+
+
+async def _wait_for(session: SiteSession, j: int, linger: float) -> None:
+    """Wait until neighbour j is done: it says so, or asks for what comes after the end."""
+    contact, members = session.members.contacts[j], session.members
+    wanted = Wanted(session.expected(j, members.rounds), given_up=lambda: j in members.done)
+    try:
+        async with asyncio.timeout(linger):
+            answer = await session.client.pull(contact, wanted)
+    except TimeoutError:
+        about = {"neighbour": members.name(j), "why": contact.waiting, "waited": linger}
+        session.log.event("unfinished", level="warning", **about)
+    else:
+        if answer.kind == Kind.DONE:
+            members.informed.add(j)  # the request told it that this site is done
+
+
+async def _inform(session: SiteSession, neighbours: set[int], seconds: float) -> None:
+    """Answer until these neighbours know that this site is done."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not neighbours <= session.members.informed:
+        await asyncio.sleep(0.05)
+
+
+def leave(session: SiteSession, t: int, linger: float) -> None:
+    """Answer until the neighbours know that round t is the first without this site, at most `linger` seconds."""
+    members = session.members
+    there = set(members.neighbourhood.neighbours(members.rounds))  # also those that join later
+    session.loop.wait(_inform(session, there, linger))
+    untold = [members.name(j) for j in sorted(there - members.informed)]
+    session.log.event("left", round=t, untold=", ".join(untold))
+    if not untold:  # else the site has to come back and tell them
+        write_atomically(members.folder / LEAVE_FILE, lambda file: file.write(b"%d\n" % t))
