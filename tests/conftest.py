@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from netfleet import NetFleet, Topology, make_topology
 from netfleet.problems.synthetic import Logistic, Quadratics
 
 torch.set_num_threads(1)
+settings.register_profile("netfleet", deadline=None)  # several tests share the cores
+settings.load_profile("netfleet")
 
 
 @pytest.fixture
@@ -51,5 +54,8 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the long tests first, so that no process is left with one in the end."""
+    """Start the long tests first; tests of a file that shares costly fixtures stay in one process."""
+    for item in items:
+        if item.path.name in ("test_distributed.py", "test_report.py", "test_reproduce.py", "test_refusals.py"):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
