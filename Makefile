@@ -9,7 +9,7 @@ export NETFLEET_DATA ?= $(abspath $(SHARED_DATA))
 endif
 
 # Most tests of sites and clusters wait; four processes keep two cores busy.
-PARALLEL := -n 4 --dist loadgroup
+PARALLEL := -n 4
 
 .PHONY: demo test fast lint bench figures clean
 

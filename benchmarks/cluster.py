@@ -48,11 +48,8 @@ def run(setting: Setting) -> ResultTable:
         for job, found in zip(jobs, launch(ranks, jobs, setting.haste), strict=True):
             first, *rest = found["seconds"]
             if job["job"] == "exchange":
-                words, wire, least = (
-                    f"{job['kind']} of {job['m']}, d = {job['d']:,}",
-                    found["on the wire"],
-                    found["least"],
-                )
+                wire, least = found["on the wire"], found["least"]
+                words = f"{job['kind']} of {job['m']}, d = {job['d']:,}"
                 table.add("bytes", words, ranks, f"{wire:,.0f}", f"{least:,.0f} at least", f"{wire / least:.4f}")
                 for what, times in (("exchange", first), ("mix", rest[1])):
                     _add(table, (what, words, ranks), times, rest[0], "isend/irecv")

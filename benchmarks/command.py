@@ -13,8 +13,6 @@ PARTS = {
     "gradients": "native, stacked and looped gradients against each other",
     "libraries": "a plain PyTorch loop and other libraries, each in an environment of its own",
     "growth": "time and memory for up to 5,000 workers and 10 million parameters",
-    "mixing": "dense and sparse W",
-    "startup": "start-up times",
     "cluster": "ranks on one machine: bytes on the wire, an exchange against bare messages, a step against DDP",
     "sites": "real sites: a message against bare gRPC, a round and a killed site against other systems",
 }

@@ -1,12 +1,10 @@
 """One round against the bare gradient work in it, and that against the machine."""
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.measure import ResultTable, Timed, alternating, milliseconds, ratio, seconds
 from benchmarks.setting import Setting, rounds
 from netfleet.compute.threads import available_threads
-from netfleet.data import Dataset
 from netfleet.gradients.native.layers import recognise
 from netfleet.problems import ModuleProblem
 
@@ -37,7 +35,6 @@ def run(setting: Setting) -> ResultTable:
         "FLOPs are those of the dense gradient (twice the multiplications of forward, weight and input gradients). The "
         "native path does fewer: behind max-pooling and ReLU it visits only the pixels that have a gradient.",
         "PyTorch's gradients are the looped path on the same threads: channels last, pooling before ReLU.",
-        f"Where PyTorch's time for the CNN goes (one thread): {_profile(setting, data)}.",
     ]
     return table
 
@@ -60,13 +57,3 @@ def _flops(f: ModuleProblem) -> float:
         area = layer.kernel_h * layer.kernel_w * layer.rows * layer.columns
         total += 2.0 * f.batch * layer.cin * layer.cout * (area or 1) * (3 if n else 2)
     return total
-
-
-def _profile(setting: Setting, data: Dataset) -> str:
-    step = _bare(setting.problem("cnn", data, gradients="looped", threads=1), 1)
-    step()
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        step()
-    events = sorted(profiled.key_averages(), key=lambda e: -e.self_cpu_time_total)
-    total = sum(e.self_cpu_time_total for e in events)
-    return ", ".join(f"{e.key.removeprefix('aten::')} {e.self_cpu_time_total / total:.0%}" for e in events[:6])

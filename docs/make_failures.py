@@ -37,11 +37,10 @@ HEAD = """# When the network fails
 
 Made by `python docs/make_failures.py`; do not edit by hand.
 
-Mixing is a sum over links of wᵢⱼ (xⱼ − xᵢ), which the two ends of a link see with opposite signs. A rule
-for lost or late messages that preserves this also preserves Σᵢ yᵢ = Σᵢ gᵢ, so a tracking method still
-reaches the optimum. The usual rules do not: a reader that keeps the weight of a missing message ("fold"),
-or leaves the message out ("ignore"), changes the sum that the method tracks.
-[experiments.md](experiments.md#network) has the keys of `[network]`.
+[experiments.md](experiments.md#network) has the keys of `[network]` and the rules. Mixing is a sum over
+links of wᵢⱼ (xⱼ − xᵢ), which the two ends of a link see with opposite signs. "drop" and "counters" preserve
+this and so Σᵢ yᵢ = Σᵢ gᵢ, and a tracking method still reaches the optimum. The usual rules, "fold" and
+"ignore", do not.
 
 ![NET-FLEET's error under four rules]({picture})
 
@@ -50,18 +49,15 @@ objectives (float64, exact gradients, η = {eta}, K = {K}):
 
 """
 TAIL = """
-- **"drop"** (the default): a share of the links fails, at both ends. Both ends must know, as in a protocol
-  with acknowledgements. With late messages the weights are lowered, so that the workers do not oscillate.
+- **"drop"** (the default): a share of the links fails. Both ends must know, as in a protocol with
+  acknowledgements. With late messages netfleet lowers the weights, so that the workers do not oscillate.
 - **The other rules**: a share of the messages is lost, each direction by itself.
-- **"counters"** needs no agreement, but a sum per link at each end. Where most messages are lost it
-  overshoots: what was lost arrives all at once.
-- **LED, D² and ProxSkip** compute their corrections from differences of models. Where many messages are
-  lost or late, and on graphs that change from round to round, the corrections overshoot, and a smaller step
-  size makes it worse. netfleet tries this without gradients and rejects such a network; LED with `beta =
-  0.1 / K` works.
-
-The tests check that tracking methods reach the optimum with up to 30 % lost, messages up to 2 rounds late
-and a fifth of the workers absent. Longer delays cost rounds, not exactness.
+- **"counters"** needs no agreement, but a sum per link at each end. It overshoots where most messages are
+  lost.
+- **LED, D² and ProxSkip** overshoot where many messages are lost or late, and on graphs that change from
+  round to round; a smaller step size makes it worse. netfleet rejects such a network. LED with `beta = 0.1 /
+  K` works.
+- Longer delays need more rounds.
 """
 SETTING = {"rounds": 2000, "eta": 0.02, "K": 10}
 REJECTED = -1.0

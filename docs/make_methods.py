@@ -36,28 +36,28 @@ Each method is one file in [src/netfleet/algorithms](../src/netfleet/algorithms)
 and one class in `netfleet.algorithms`; `netfleet algorithms KIND` prints the equations. A method of your
 own is another such file ([examples/my_algorithm.py](../examples/my_algorithm.py)).
 """
-COSTS = """Vectors of the model's size that a worker keeps from round to round (with a server, the server's included)
-and sends to each neighbour, or to the server and back, per round. Mini-batch gradients per worker and round
-with K = 10 (on average for ProxSkip and Scaffnew); SVRG and SPIDER also make a pass over all data and one
-more exchange every 20 rounds. The last column is what a convergence theorem for the method assumes about
-the differences between the workers' data (FedAvg's is that of generalized FedAvg; we know of none for
-DSGT).
+COSTS = """- **keeps, sends**: vectors of the model's size that a worker keeps from round to round (with a server, the
+  server's included) and sends to each neighbour, or to the server and back, per round.
+- **gradients**: mini-batch gradients per worker and round with K = 10 (on average for ProxSkip and Scaffnew).
+  SVRG and SPIDER also make a pass over all data and one more exchange every 20 rounds.
+- **assumes**: what a convergence theorem for the method assumes about the differences between the workers'
+  data. FedAvg's is that of generalized FedAvg; we know of none for DSGT.
 """
 FAMILY = """
 ## One family
 
 Most methods that reach the optimum of heterogeneous objectives with K local steps and a fixed step size
 take the same local step, x ← x − η (g + c), with corrections c that sum to zero over the workers. They
-differ in how an exchange refreshes c, and in what that costs:
+differ in how an exchange updates c:
 
-| method | correction after an exchange | sends |
-|---|---|---|
-| NET-FLEET, LU-GT | W (c + g) − g with g the last local gradient | two vectors |
-| periodical GT | the same with the first local gradient | two vectors |
-| K-GT | the same with the mean of the K local gradients | two vectors |
-| LED | the same with that mean, and (I − W) x / (K η) in addition, x where the steps begin | one vector |
-| ProxSkip | LED's, with a random number of local steps, K on average | one vector |
-| SCAFFOLD (II), VRL-SGD, Scaffnew | K-GT and LED on the exact average, where the two agree | to and from a server |
+| method | correction after an exchange |
+|---|---|
+| NET-FLEET, LU-GT | W (c + g) − g with g the last local gradient |
+| periodical GT | the same with the first local gradient |
+| K-GT | the same with the mean of the K local gradients |
+| LED | K-GT's, and (I − W) x / (K η) in addition, x where the steps begin |
+| ProxSkip | LED's, with a random number of local steps, K on average |
+| SCAFFOLD (II), VRL-SGD, Scaffnew | K-GT and LED on the exact average, where the two agree |
 
 SCAFFOLD (I) uses the gradient at the server's model instead of that mean; SVRG has a correction for every
 mini-batch. `tests/algorithms` checks these equalities, the special cases (K = 1, no momentum), each
@@ -70,61 +70,53 @@ method's iterates against its paper's equations, and its fixed point on heteroge
 - Others' code that cites the paper's equations: K-GT, LED, D², GT-SGD (GNSD), ProxSkip, SCAFFOLD, DFedAvgM,
   DFedSAM.
 - Descriptions, not checked against the paper: periodical GT, LU-GT (the form that sends both vectors at
-  once), PD-SGDM, generalized FedAvg, SVRG, SPIDER, and D-MSGD, which joins two methods of its paper. LSGT
-  (Ge, Chang, arXiv 2302.01537) is not here: what we know of it fits both periodical GT and K-GT with η_s =
-  1.
+  once), PD-SGDM, generalized FedAvg, SVRG, SPIDER, and D-MSGD, which joins two methods of its paper.
+- Left out: LSGT (Ge, Chang, arXiv 2302.01537); what we know fits both periodical GT and K-GT with η_s = 1.
 
 **Limits**
 
 - D² and LED diverge with weights that have an eigenvalue below −1/3 (LED with its own β: below (Kβ − 2) /
   (Kβ + 2)), ProxSkip below −1/(2K + 1). netfleet rejects such weights; the default ones have none below
-  1/3. It also rejects top-k and random-k compression for these methods, and networks on which they diverge:
+  1/3. For these methods it also rejects top-k and random-k compression, and networks on which they diverge:
   their correction sums differences of models, and outdated differences feed back. Methods that track
   gradients work there.
 - `participation` is available where the paper has it; the corrections of VRL-SGD and Scaffnew need all
   workers.
 - DSGT's K counts the tracking step too: it is the paper's K + 1.
-
-**What the workers' columns show**
-
 - A round is measured after its local steps, before the next exchange. Only `qg-dsgdm` is measured after
-  mixing, because its round ends with the exchange: its consensus error and its workers' column are
-  flattered.
+  mixing, because its round ends with the exchange, which lowers its consensus error and favours its workers.
 - Methods whose round ends with the average (FedAvg, SCAFFOLD, …) show the server's model as every worker's;
   VRL-SGD and Scaffnew show the local models.
 """
 HOW = """
 ## Measured
 
-Rounds, bytes and mini-batch gradients per worker until the average model x̄ has {percent} accuracy on real
-digits: {workers} workers with two labels each, a random graph, ten local steps per round where a method has
-them. Each method has the step size of one grid with which it needs the fewest rounds. Means over seeds
-{seeds}, none of which was used for tuning; "–" means that not all seeds get there in {rounds} rounds.
+Rounds and bytes until the average model x̄ has {percent} accuracy on real digits: {workers} workers with two
+labels each, a random graph, ten local steps per round where a method has them. Each method has the step
+size of one grid with which it needs the fewest rounds. Means over seeds {seeds}, which tuning did not use; "–"
+means that not all seeds reach {percent} in {rounds} rounds.
 
     netfleet tune examples/methods.toml --grid eta=0.01,0.03,0.1,0.3,1,3 --target {target} --out runs/methods
     netfleet run runs/methods/tuned.toml --out runs/methods/best --set 'seeds={seeds}'
     python docs/make_methods.py runs/methods
 
 ![What each method needs]({picture})
-
 """
 ANSWER = """
 ### Do K-GT and LED beat NET-FLEET?
 
 Here, yes. They work with three times its step size ({kgt[eta]:g} and {led[eta]:g} against {ours[eta]:g})
 and reach {percent} after {kgt[round]:.0f} and {led[round]:.0f} rounds instead of {ours[round]:.0f}, LED
-with {led_bytes:.0%} of the bytes. NET-FLEET corrects with the gradient of one local step, K-GT and LED with
-the mean over the round. Noise does not explain it: with batches of 72, about all data of a worker,
-NET-FLEET tolerates no larger step size:
+with {led_bytes:.0%} of the bytes. Noise does not explain it: with batches of 72, about all data of a worker,
+NET-FLEET tolerates no larger step size (no stored result):
 
     netfleet tune examples/methods.toml --grid eta=0.03,0.1,0.3 --target {target} --set problem.batch=72 \\
         --set 'algorithms=[{{kind="net-fleet", K=10}}, {{kind="k-gt", K=10}}]'
 
-We think that the place matters: after ten local steps, a worker's last gradient says little about the other
-nine. Against LD-SGD, NET-FLEET ends higher by x̄ ({ours[accuracy]:.1%} against {ld[accuracy]:.1%}) and far
-higher by the workers' own models ({ours[worker_accuracy]:.1%} against {ld[worker_accuracy]:.1%}), but does
-not reach {percent} first. On MNIST with the paper's CNN:
-[reproduction.md](reproduction.md#beyond-the-paper).
+A likely cause: a worker's last gradient, with which NET-FLEET corrects, says little about the other nine. Against
+LD-SGD, NET-FLEET ends higher by x̄ ({ours[accuracy]:.1%} against {ld[accuracy]:.1%}) and far higher by the
+workers' own models ({ours[worker_accuracy]:.1%} against {ld[worker_accuracy]:.1%}), but does not reach
+{percent} first. On MNIST with the paper's CNN: [reproduction.md](reproduction.md#beyond-the-paper).
 """
 
 
@@ -149,7 +141,7 @@ def static() -> str:
     lines = [
         "\n## What a method costs and assumes\n",
         COSTS,
-        "| kind | method | paper | over | keeps | sends | gradients | assumes of heterogeneity |",
+        "| kind | method | paper | over | keeps | sends | gradients | assumes |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for kind in sorted(ALGORITHMS):
@@ -219,14 +211,13 @@ def measured() -> str:
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     lines = [
         HOW.format(target=TARGET, percent=f"{TARGET:.0%}", picture=PICTURE.name, **results),
-        "| method | over | best η | rounds | MB sent | gradients per worker | x̄ at the end (lowest seed) | workers |",
-        "|---|---|---|---|---|---|---|---|",
+        "| method | best η | rounds | MB sent | x̄ at the end (lowest seed), % | workers, % |",
+        "|---|---|---|---|---|---|",
     ]
     for label, found in ordered(results):
-        over = "server" if ALGORITHMS[found["kind"]].server else "graph"  # type: ignore[attr-defined]
-        counts = [f"{value:.0f}" for value in needs(results, found) or ()] or list("–––")
-        end = f"{100 * found['accuracy']:.1f} % ({100 * found['lowest']:.1f})"
-        cells = [label, over, str(found["eta"]), *counts, end, f"{100 * found['worker_accuracy']:.1f} %"]
+        counts = [f"{value:.0f}" for value in (needs(results, found) or ())[:2]] or list("––")
+        end = f"{100 * found['accuracy']:.1f} ({100 * found['lowest']:.1f})"
+        cells = [label, str(found["eta"]), *counts, end, f"{100 * found['worker_accuracy']:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n" + answer(results)
 
@@ -236,8 +227,8 @@ def check_words(results: dict[str, Any]) -> None:
     ours, kgt, led, ld = (results["methods"][label] for label in ("NET-FLEET", "K-GT", "LED", "LD-SGD"))
     rounds = {label: found["round"] or math.inf for label, found in results["methods"].items()}
     words = {
-        "K-GT and LED are there before NET-FLEET": max(rounds["K-GT"], rounds["LED"]) < rounds["NET-FLEET"] < math.inf,
-        "they bear three times its step size": all(math.isclose(m["eta"], 3 * ours["eta"]) for m in (kgt, led)),
+        "K-GT and LED get there before NET-FLEET": max(rounds["K-GT"], rounds["LED"]) < rounds["NET-FLEET"] < math.inf,
+        "they work with three times its step size": all(math.isclose(m["eta"], 3 * ours["eta"]) for m in (kgt, led)),
         "NET-FLEET ends higher than LD-SGD": ours["accuracy"] > ld["accuracy"],
         "far higher by the workers' models": ours["worker_accuracy"] > ld["worker_accuracy"] + 0.05,
         "but is not there first": rounds["LD-SGD"] < rounds["NET-FLEET"],

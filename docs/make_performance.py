@@ -1,6 +1,6 @@
 """Puts the newest stored results into the pages that show them: python docs/make_performance.py
 
-Between `<!-- bench NAME -->` and `<!-- end -->` stands the table `benchmarks/results/DATE/NAME.md`: no number is typed.
+Between `<!-- bench NAME -->` and `<!-- end -->` the script puts the table `benchmarks/results/DATE/NAME.md`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+CASES = ("cnn, ordinary", "cnn, tuned", "softmax, ordinary")
 NAMES = {
     "plain": "a plain PyTorch loop",
     "gossipy_dfl": "GossipPy",
@@ -18,8 +19,6 @@ NAMES = {
     "decent": "decent-bench, LED",
     "decent, K-GT": "decent-bench, K-GT",
 }
-#: Libraries that stored results have and `netfleet bench` no longer runs.
-GONE = {"fluke_fedavg"}
 
 
 def newest(name: str) -> Path:
@@ -30,8 +29,7 @@ def newest(name: str) -> Path:
 def section(name: str, once: str = "") -> str:
     """A part's table, its notes and where it comes from; without the machine's line if the page says it once."""
     path = newest(name)
-    text = re.sub(r"\| (\w+)[^\n]*\n", lambda row: "" if row[1] in GONE else row[0], path.read_text(encoding="utf-8"))
-    title, _, rest = text.replace(f"{once}\n\n" if once else "", "").partition("\n")
+    title, _, rest = path.read_text(encoding="utf-8").replace(f"{once}\n\n" if once else "", "").partition("\n")
     table = rest.rstrip() + ("\n" if rest.rstrip().endswith("|") else "")
     return f"##{title}\n{table}\n- `netfleet bench {name}`, {path.parent.name}."
 
@@ -41,27 +39,29 @@ def machine() -> str:
     return newest("limit").read_text(encoding="utf-8").splitlines()[2]
 
 
-def speed() -> str:
-    """The README's small table: the medians of the other libraries' ratios."""
-    rows = [line.strip("| ").split(" | ") for line in newest("libraries").read_text(encoding="utf-8").splitlines()]
-    found: dict[str, dict[str, str]] = {}
-    for cells in rows:
-        if len(cells) == 7 and cells[0] in NAMES:
-            found.setdefault(cells[0], {})[cells[1]] = cells[4].split()[0]
-    cases = ("cnn, ordinary", "cnn, tuned", "softmax, ordinary")
-    lines = [
-        "| seconds per round ÷ ours | the paper's CNN | the same, tuned by hand | softmax regression |",
-        "|---|---|---|---|",
-    ]
-    for name, ratios in sorted(found.items(), key=lambda item: list(NAMES).index(item[0])):
-        lines.append(f"| {NAMES[name]} | {' | '.join(ratios.get(case, '–') for case in cases)} |")
-    return "\n".join(lines)
+def speed(full: bool) -> str:
+    """Other libraries' times over ours: the medians, or all that was measured."""
+    path = newest("libraries")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    known = {(row[0], row[1]): row for line in lines if len(row := line.strip("| ").split(" | ")) == 7}
+    rows = [("seconds per round ÷ ours", "the paper's CNN", "the same, tuned by hand", "softmax regression")]
+    for name, label in NAMES.items():
+        ratios = [known[name, case][4] if (name, case) in known else "–" for case in CASES]
+        rows.append((label, *(ratio if full else ratio.split()[0] for ratio in ratios)))
+    if full:
+        rows.append(("ours, seconds", *(known["ours", case][3] for case in CASES)))
+    first, *rest = [f"| {' | '.join(row)} |" for row in rows]
+    table = "\n".join([first, "|---|---|---|---|", *rest])
+    peaks = {name: max(int(row[5]) for key, row in known.items() if key[0] == name) for name in ("ours", *NAMES)}
+    memory = ", ".join(f"{NAMES.get(name, name)} {peak}" for name, peak in peaks.items())
+    note = f"- Peak memory of one process in MB: {memory}.\n- `netfleet bench libraries`, {path.parent.name}."
+    return f"{table}\n\n{note}" if full else table
 
 
 def filled(text: str) -> str:
     """A page with its marked parts made anew."""
     once = machine() if "<!-- machine -->" in text else ""
-    makers = {"bench": lambda name: section(name, once), "machine": lambda _: once, "speed": lambda _: speed()}
+    makers = {"bench": lambda name: section(name, once), "machine": lambda _: once, "speed": lambda w: speed(w != "")}
     return re.sub(
         r"<!-- (bench|machine|speed) ?(\S*) -->.*?<!-- end -->",
         lambda mark: f"{mark[0].splitlines()[0]}\n{makers[mark[1]](mark[2])}\n<!-- end -->",

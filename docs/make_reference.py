@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import netfleet.topology  # noqa: F401 (registers the weights that are read from files)
 from netfleet.algorithms import ALGORITHMS
@@ -16,7 +16,7 @@ from netfleet.algorithms.schedules import SCHEDULES
 from netfleet.data import PARTITIONS, SOURCES
 from netfleet.problems import LOSSES, PROBLEMS
 from netfleet.problems.models import MODELS
-from netfleet.registry import Registry, describe, parameters
+from netfleet.registry import Registry, parameters
 from netfleet.runs.config import GIVEN, EngineConfig, Evaluation
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS
@@ -41,10 +41,9 @@ HEAD = """# Experiment files
 Made by `python docs/make_reference.py` from the code; do not edit by hand.
 
 An experiment is a TOML file. A *kind* is a name (`model = "mlp"`), a table with parameters (`model = {kind
-= "mlp", hidden = [128]}`), or `"package.module:factory"` for a part of your own. netfleet looks for modules
-beside the file, in the current folder and among the installed packages. `path`s are relative to the current
-folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` changes any value: `algorithms.eta=0.1`
-for every algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
+= "mlp", hidden = [128]}`), or `"package.module:factory"` for a part of your own. `path`s are relative to the
+current folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` changes any value:
+`algorithms.eta=0.1` for every algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
 
 | top-level key | default | |
 |---|---|---|
@@ -60,8 +59,8 @@ for every algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
 
 ## Parts of your own
 
-netfleet calls a factory with the parameters of its table in the file, and with those of the following that
-it names:
+netfleet looks for the module beside the file, in the current folder and among the installed packages. It
+calls the factory with the parameters in the file, and with those of the following that the factory names:
 
 | part | is also given | returns |
 |---|---|---|
@@ -73,16 +72,29 @@ it names:
 | `algorithms.kind` | | a `netfleet.Algorithm`: see `examples/my_algorithm.py` |
 | `topology.kind` | `seed` | a networkx graph on 0, …, m − 1 |
 
-In Python every part can also be the object itself: `nf.simulate(MyMethod(), topology=nx.petersen_graph(),
-problem=…)`.
+In Python a part can be the object itself: `nf.simulate(MyMethod(), topology=nx.petersen_graph(), problem=…)`.
 """
 
 
-ALGORITHMS_NOTE = """`netfleet algorithms KIND` prints a method's equations and citation. FedAvg, generalized FedAvg,
-parallel SGD, SCAFFOLD, Scaffnew, SPIDER, SVRG and VRL-SGD have a server: they average exactly whatever the topology,
+ALGORITHMS_NOTE = """All take `eta`, by default {eta}. [methods.md](methods.md) compares the methods; `netfleet
+algorithms KIND` prints equations and citation. Methods with a server average exactly whatever the topology,
 with one message up and one down per participating worker.
 
 """
+#: What the parameters of the methods mean.
+PARAMETERS = {
+    "eta": "step size",
+    "K": "local steps per round (`proxskip`, `scaffnew`: on average; `dsgt`: with the tracking step)",
+    "beta": "momentum (`led`: step of the correction, by default 1/K)",
+    "mu": "factor with which the quasi-global momentum is averaged",
+    "rho": "radius of the sharpness-aware step",
+    "gossip": "averagings per round",
+    "eta_s": "step size of the exchange",
+    "eta_g": "step size of the server",
+    "option": "how control variates are computed: I or II",
+    "participation": "share of the workers that take part in a round",
+    "period": "rounds between two passes over all data",
+}
 COMPRESS_NOTE = """Any method over a graph can compress its messages:
 
 ```toml
@@ -91,18 +103,16 @@ kind = "net-fleet"
 compress = { kind = "quantize", bits = 8 }
 ```
 
-Workers send differences to what their neighbours already know, as in CHOCO-SGD, so errors fade. `memory =
-false` sends the vectors themselves, which a time-varying graph needs. `gamma` is the step towards the
-neighbours, by default the codec's own: 1, for top-k 4 · `share`, for random-k `share`; lower it if the run
-oscillates or diverges. D², LED and ProxSkip reject top-k and random-k, with which they can diverge even at
-small step sizes: they learn their correction from differences of the models, most of which are then
-outdated.
+Workers send differences to what their neighbours already know, as in CHOCO-SGD, so errors fade. With `memory
+= false` they send the vectors themselves, which a time-varying graph needs. `gamma` is the step towards the
+neighbours: by default 1, for top-k 4 · `share`, for random-k `share`; lower it if the run oscillates or
+diverges. D², LED and ProxSkip reject top-k and random-k, with which they can diverge.
 
 """
 NETWORK_NOTE = """
 ```toml
 [network]
-loss = 0.1        # of the messages; also delay = 2 (rounds), absent = 0.1 (of the workers)
+loss = 0.1
 rule = "drop"
 ```
 
@@ -113,12 +123,34 @@ rule = "drop"
 | `"ignore"` | the reader leaves it out | the reader uses it as if it were new |
 | `"counters"` | workers send sums, so the next message makes up for it | (cannot be combined) |
 
-`"drop"` keeps Σᵢ yᵢ = Σᵢ gᵢ in every round, `"counters"` from the next message on, so gradient tracking
-stays exact. The common rules `"fold"` and `"ignore"` lose it. With `"drop"` a link fails at both ends, so
-`loss` is the share of links; with the others each direction fails by itself. An absent worker computes
-nothing, its links are dropped at both ends, and it returns with its old state. [failures.md](failures.md)
-has measurements.
+With `"drop"` and `"counters"` gradient tracking stays exact, with `"fold"` and `"ignore"` it does not
+([failures.md](failures.md)). An absent worker computes nothing, and returns with its old state.
 """
+#: What the keys of [network], [evaluation] and [engine] mean.
+KEYS: dict[type, dict[str, str]] = {
+    Faults: {
+        "loss": "share of the messages that are lost; with `drop`, of the links",
+        "rule": "what workers do about lost and late messages",
+        "delay": "rounds that a message is late at most",
+        "absent": "share of the workers that are away",
+        "spell": "rounds until the absent workers are drawn again",
+    },
+    Evaluation: {
+        "every": "rounds between evaluations",
+        "full_every": "rounds between full evaluations, 0: all are; others skip workers' models, f and ∇f",
+        "test_samples": "for x̄",
+        "worker_test_samples": "for each worker's model",
+        "gradient": "whether to measure `train_loss`, `grad_norm2` and `stationarity`",
+        "gradient_samples": "for these, of all workers together",
+    },
+    EngineConfig: {
+        "kind": "all workers at once, a thread for each, or [torchrun](cluster.md)",
+        "device": "a torch device, such as `cuda:1`",
+        "dtype": "type of the numbers",
+        "threads": "number of cores; 0: all",
+        "gradients": "how gradients are computed; auto chooses by the model",
+    },
+}
 
 
 def sentence(thing: Any) -> str:
@@ -138,8 +170,8 @@ def value(default: Any) -> str:
     return "none" if default is None else json.dumps(list(default) if isinstance(default, tuple) else default)
 
 
-def signature(factory: Any) -> str:
-    shown = {k: p for k, p in parameters(factory).items() if k not in GIVEN}
+def signature(factory: Any, without: tuple[str, ...] = ()) -> str:
+    shown = {k: p for k, p in parameters(factory).items() if k not in (*GIVEN, *without)}
     return ", ".join(f"`{k}`" + ("" if p.default is p.empty else f" = {value(p.default)}") for k, p in shown.items())
 
 
@@ -150,12 +182,33 @@ def registry(title: str, things: Registry[Any], note: str = "") -> str:
     return f"\n## {title}\n\n{note}{table}"
 
 
+def algorithms() -> str:
+    """Every method with its parameters, and what each parameter means."""
+    known = {name: ALGORITHMS[name] for name in sorted(ALGORITHMS)}
+    (eta,) = {parameters(method)["eta"].default for method in known.values()}
+    items = (
+        (f"`{name}`", "server" if getattr(method, "server", False) else "graph", signature(method, ("eta",)))
+        for name, method in known.items()
+    )
+    used = {name for method in known.values() for name in parameters(method)}
+    meanings = "".join(f"| `{name}` | {PARAMETERS[name]} |\n" for name in sorted(used, key=list(PARAMETERS).index))
+    note = ALGORITHMS_NOTE.format(eta=value(eta))
+    table = rows(items, ("kind", "over", "parameters"))
+    return f"\n## Algorithms: `[[algorithms]]`\n\n{note}{table}\n| parameter | |\n|---|---|\n{meanings}"
+
+
 def fields(title: str, cls: Any) -> str:
     hints = parameters(cls)
     items = (
-        (f"`{f.name}`", f"`{value(f.default)}`", describe(hints[f.name].annotation)) for f in dataclasses.fields(cls)
+        (f"`{f.name}`", f"`{value(f.default)}`", choices(hints[f.name].annotation) + KEYS[cls][f.name])
+        for f in dataclasses.fields(cls)
     )
     return f"\n## {title}\n\n{sentence(cls)}\n\n" + rows(items, ("key", "default", ""))
+
+
+def choices(hint: Any) -> str:
+    """The values that a key can have, if they are a few."""
+    return f"{', '.join(get_args(hint))}: " if get_origin(hint) is Literal else ""
 
 
 def reference() -> str:
@@ -169,7 +222,7 @@ def reference() -> str:
         registry("Partitions: `problem.partition`", PARTITIONS),
         registry("Models: `problem.model`", MODELS),
         registry("Losses: `problem.loss`", LOSSES),
-        registry("Algorithms: `[[algorithms]]`", ALGORITHMS, ALGORITHMS_NOTE),
+        algorithms(),
         registry("Compression: `compress` in an algorithm's table", CODECS, COMPRESS_NOTE),
         registry("Step sizes: `eta`", SCHEDULES, "A number, or one of these tables. t counts rounds.\n\n"),
         fields("`[network]`", Faults) + NETWORK_NOTE,

@@ -1,8 +1,8 @@
 """Puts the figures, claims and values of `reproduce/` into the pages that show them: python docs/make_reproduction.py
 
-Between `<!-- figure NAME -->` and `<!-- end -->` stand the picture of a figure, its claims (the claims of the paper
-are in one table, `<!-- claims -->`) and where its curves end; all come from the stored results. `netfleet reproduce all
---draw` draws the pictures.
+Between `<!-- figure NAME -->` and `<!-- end -->` the script writes a figure's picture, its claims and where its curves
+end, from the stored results. `<!-- claims -->` has the claims of the paper. `netfleet reproduce all --draw` draws the
+pictures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for reproduce/, which is n
 
 from netfleet.runs.history import History
 from reproduce import output
-from reproduce.claims import last, smoothed
+from reproduce.claims import Verdict, last, smoothed
 from reproduce.panels import Panel, find_panels
 from reproduce.runs import histories
 from reproduce.store import Store, file_name
@@ -30,41 +30,56 @@ STORE = Store(SOURCE / "results")
 FIGURES = output.by_figure(find_panels(SOURCE).values())
 PAPER = ("fig1", "fig3", "fig4", "fig5", "fig6")
 SMALL = "fig2-small"
-HEADINGS = ("panel", "#", "claim", "paper", "holds if", "ours, x̄", "verdict", "ours, workers", "verdict")
-VALUES = ("panel", "curve", "x̄", "workers", "worst worker", "x̄ at 95 % after", "sent", "samples", "results")
+HEADINGS = ("panel", "claim", "paper (holds if)", "x̄", "workers")
+VALUES = ("panel", "curve", "x̄, %", "workers, %", "worst worker, %", "rounds to x̄ = 95 %", "sent, GB")
 
 
 def markdown(found: Sequence[output.JudgedClaim]) -> str:
-    """The claims as a Markdown table, verdicts in bold."""
-    rows = [judged.cells() for judged in found]
-    bold = ("holds", "does not hold", "undecided")
-    return _pipes(HEADINGS, [[f"**{cell}**" if cell.startswith(bold) else cell for cell in row] for row in rows])
+    """The claims as a Markdown table; a claim that does not hold is in bold."""
+    rows = [(panel.name, c.text, f"{c.paper} ({c.rule()})", *map(_verdict, verdicts)) for panel, c, verdicts in found]
+    return _pipes(HEADINGS, rows)
+
+
+def _verdict(verdict: Verdict | None) -> str:
+    if verdict is None:
+        return "not run"
+    return f"{verdict.ours()} " + (verdict.words if verdict.holds else f"**{verdict.words}**")
 
 
 def _pipes(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (headings, ["---"] * len(headings), *rows))
 
 
-def values(panels: Sequence[Panel], store: Store, link: str = "") -> str:
-    """Where every curve ends, as a Markdown table; a result is named by its hash and linked to below `link`."""
+def values(panels: Sequence[Panel], store: Store, link: str) -> str:
+    """Where every curve ends, as a Markdown table without columns of equal values; `link` is the results' folder."""
     found = [(panel.name, label, runs) for panel in panels for label, runs in histories(panel, store).items() if runs]
-    return _pipes(VALUES, [(name, label, *_ends(runs, link)) for name, label, runs in found])
+    columns = zip(VALUES, *((name, label, *_ends(runs, link)) for name, label, runs in found), strict=True)
+    headings, *rows = zip(*(c for c in columns if len(found) == 1 or len(set(c[1:])) > 1), strict=True)
+    return _pipes(headings, rows)
+
+
+def step_sizes(panels: Sequence[Panel], store: Store, link: str) -> str:
+    """x̄ and workers at the end of curves over the same step sizes: a row per panel, a column per step size."""
+    ends = [[_ends(runs, link)[:2] for runs in histories(panel, store).values()] for panel in panels]
+    rows = [(panel.title, *(" / ".join(pair) for pair in row)) for panel, row in zip(panels, ends, strict=True)]
+    return _pipes(("x̄ / workers, %", *(curve.label for curve in panels[0].curves)), rows)
 
 
 def _ends(runs: Sequence[History], link: str) -> tuple[str, ...]:
-    names = ", ".join(f"[{h.hash[:8]}]({link}{file_name(h.hash)})" if link else h.hash[:8] for h in runs)
+    """The accuracies at the end, of which x̄ has links to the results, the rounds to 95 % and the bytes sent."""
+    urls = [f"{link}{file_name(h.hash)}" for h in runs]
     if lost := [h for h in runs if h.diverged]:
-        return (f"diverged after round {lost[0].rounds}", *("–",) * 5, names)
+        return (f"[diverged after round {lost[0].rounds}]({urls[runs.index(lost[0])]})", *("–",) * 4)
     columns = ("accuracy", "worker_accuracy_mean", "worker_accuracy_min")
-    accuracies = [_over_seeds([float(last(h, column)[1].mean()) for h in runs]) for column in columns]
-    sent, samples = runs[0].last["bytes"] / 1e9, runs[0].last["samples"] / 1e6
-    costs = f"{sent:,.0f} GB", f"{samples:,.1f} M" if samples >= 0.1 else f"{samples:.3f} M"
-    return (*accuracies, _reached(runs, 0.95), *costs, names)
+    mean, *workers = (_over_seeds([float(last(h, column)[1].mean()) for h in runs]) for column in columns)
+    seeds = ", ".join(f"[{h.seed}]({url})" for h, url in zip(runs, urls, strict=True))
+    linked = f"[{mean}]({urls[0]})" if len(runs) == 1 else f"{mean} (seeds {seeds})"
+    return (linked, *workers, _reached(runs, 0.95), f"{runs[0].last['bytes'] / 1e9:,.0f}")
 
 
 def _over_seeds(numbers: Sequence[float]) -> str:
     mean = f"{100 * np.mean(numbers):.1f}"
-    return f"{mean} ± {100 * np.std(numbers, ddof=1):.1f} %" if len(numbers) > 1 else f"{mean} %"
+    return f"{mean} ± {100 * np.std(numbers, ddof=1):.1f}" if len(numbers) > 1 else mean
 
 
 def _reached(runs: Sequence[History], level: float) -> str:
@@ -83,7 +98,7 @@ def counts_of(found: Sequence[output.JudgedClaim], column: int = 0) -> str:
     counts = {"undecided": verdicts.count(None), "not run": len(found) - len(verdicts)}
     rest = "".join(f", {count} {word}" for word, count in counts.items() if count)
     narrow = sum(v.provisional for v in known)
-    aside = f"; {narrow} of these are provisional" if narrow else ""
+    aside = f" ({narrow} of the verdicts are provisional)" if narrow else ""
     return f"{verdicts.count(True)} hold, {verdicts.count(False)} do not{rest}{aside}"
 
 
@@ -95,11 +110,9 @@ def figure(name: str) -> str:
     parts = [f"![{name}](../reproduce/figures/{output.picture_name(panels)})"]
     if (found := output.judged_claims(panels, STORE)) and name not in (*PAPER, SMALL):
         parts.append(markdown(found))
-    parts += [
-        "<details><summary>where each curve ends</summary>",
-        values(panels, STORE, "../reproduce/results/"),
-    ]
-    return "\n\n".join([*parts, "</details>"])
+    table = step_sizes if panels[0].name.startswith("tune-") else values
+    ends = table(panels, STORE, "../reproduce/results/")
+    return "\n\n".join([*parts, "<details><summary>where each curve ends</summary>", ends, "</details>"])
 
 
 def paper_lines() -> list[output.JudgedClaim]:
@@ -108,16 +121,20 @@ def paper_lines() -> list[output.JudgedClaim]:
 
 
 def claims() -> str:
-    """The claims table; figure 2 has its own."""
-    small = output.judged_claims(FIGURES[SMALL], STORE)
-    note = "Figure 2 was run with 10 workers and a narrow ResNet, so its verdicts are not about the paper's setting:"
-    return "\n\n".join([score(), markdown(paper_lines()), output.LEGEND, note, markdown(small)])
+    """The claims tables: first the claims that do not hold by x̄; figure 2 has its own."""
+    found, small = paper_lines(), output.judged_claims(FIGURES[SMALL], STORE)
+    parts = [score(), output.LEGEND]
+    for title, wanted in (("do not hold", False), ("hold", True)):
+        some = [judged for judged in found if bool((v := judged.verdicts[0]) and v.holds) is wanted]
+        parts += [f"### Claims that {title} by x̄", markdown(some)]
+    note = "These runs have 10 workers and a narrow ResNet, so the verdicts are not about the paper's setting:"
+    return "\n\n".join([*parts, "### Figure 2, cut down", note, markdown(small)])
 
 
 def score() -> str:
     """How many of the paper's claims hold, in a sentence."""
     found = paper_lines()
-    both = f"{counts_of(found)} (by the workers' own models: {counts_of(found, 1)})"
+    both = f"by the average model x̄ {counts_of(found)}; by the workers' own models {counts_of(found, 1)}"
     return f"Of {len(found)} checks of the paper's claims on MNIST, {both}."
 
 

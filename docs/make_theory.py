@@ -77,9 +77,8 @@ def search(results: dict[str, Any]) -> str:
     """What the search found, in words and a table."""
     start, noise = results["start"], results["noise"]
     lines = [
-        f"Twice {results['cases']:,} cases, climbing to the worst from {CLIMBS} starts, once for each ratio: the "
-        f"largest is **{start['ratio']:.3f}** without noise ({described(start)}) and **{noise['ratio']:.3f}** for the "
-        "noise alone "
+        f"In {results['cases']:,} cases for each ratio (climbs from {CLIMBS} starts) the largest is "
+        f"**{start['ratio']:.3f}** without noise ({described(start)}) and **{noise['ratio']:.3f}** for the noise alone "
         f"({described(noise)}).",
         "",
         "| graph, 8 workers, L = 1 | largest admissible η | what binds it | the inequality fails from |",
@@ -137,13 +136,15 @@ def slopes() -> str:
     folder = ROOT / "reproduce"
     known = [(s, speedup.Results(folder / speedup.NAME / f"{s.name}.json")) for s in speedup.find_studies(folder)]
     found = fits.measured(known)
-    rows = [fits.HEADINGS, ("---",) * len(fits.HEADINGS), *fits.slopes(found)]
-    if len(rows) == 2:
-        return "Not run yet."
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for study, line, rounds, points, m, SK, _ in fits.slopes(found):  # the figure has the exponents of mSK
+        cells.setdefault((study, line), {})[rounds] = "–" if m == "–" else f"{m}, {SK} ({points})"
+    rows = [(*key, *(some.get(rounds, "–") for rounds in fits.RANGES)) for key, some in cells.items()]
+    headings = ("study", "line", *fits.RANGES)
+    table = "\n".join(f"| {' | '.join(row)} |" for row in (headings, ("---",) * len(headings), *rows))
     sentences = "\n".join(f"- {sentence}." for sentence in speedup.margins(known))
     picture = f"![The averaged metric, and below what m does to it](../reproduce/figures/{speedup.NAME}.png)"
-    return f"{picture}\n\n{table}\n\n{sentences}"
+    return f"{picture}\n\nExponents of m, SK (number of points):\n\n{table}\n\n{sentences}"
 
 
 def page() -> str:

@@ -128,8 +128,9 @@ class Claim:
         return self.at_least <= number <= self.at_most
 
     def rule(self) -> str:
-        bounds = (("≥", self.at_least), ("≤", self.at_most))
-        return " and ".join(f"{sign} {self.show(bound)}" for sign, bound in bounds if math.isfinite(bound))
+        if math.isfinite(self.at_least) and math.isfinite(self.at_most):
+            return f"{self.show(self.at_least)} to {self.show(self.at_most)}"
+        return f"≥ {self.show(self.at_least)}" if math.isfinite(self.at_least) else f"≤ {self.show(self.at_most)}"
 
     def show(self, number: float, digits: int = 1) -> str:
         """A number of this claim in its unit; points have two digits."""

@@ -14,7 +14,7 @@ from netfleet.files import write_atomically
 from netfleet.runs.checkpoint import MANIFEST
 from netfleet.runs.progress import Live
 from reproduce import output, runs
-from reproduce.panels import Panel, choose, find_panels, only, scaled
+from reproduce.panels import Panel, choose, find_panels, scaled
 from reproduce.speedup import figure as fits
 from reproduce.speedup import study as speedup
 from reproduce.store import Store, make_folder, rehash, short
@@ -27,7 +27,6 @@ class Options:
     names: Sequence[str] = ()
     rounds: int | None = None
     seeds: int | None = None
-    curve: Sequence[str] = ()
     draw: bool = False
     verify: int | None = None
     rehash: bool = False
@@ -68,7 +67,7 @@ class Options:
 
     def studies(self) -> list[str]:
         found = [name for name in self.names if name == speedup.NAME or name.startswith(f"{speedup.NAME}-")]
-        if found and (self.verify, self.rounds, self.device, self.threads, *self.curve) != (None,) * 4:
+        if found and (self.verify, self.rounds, self.device, self.threads) != (None,) * 4:
             raise ConfigError(f"{speedup.NAME} takes --seeds and --draw only")
         return found
 
@@ -79,7 +78,7 @@ def run(options: Options) -> int:
     if options.rehash:
         rehash_results(options, console)
     elif not options.names:
-        if options.draw or options.curve or options.verify is not None or not options.as_written:
+        if options.draw or options.verify is not None or not options.as_written:
             raise ConfigError('name the figures or panels; "all" means all that an ordinary machine can make')
         list_panels(options, console)
     elif options.verify is not None:
@@ -94,10 +93,10 @@ def run(options: Options) -> int:
 
 
 def reproduce(options: Options, console: Console) -> None:
-    """Make the runs that are missing (of some curves, or all), draw the figures and print the claims."""
+    """Make the runs that are missing, draw the figures and print the claims."""
     panels, store, names = options.panels(), options.store, options.studies()
     if panels and not options.draw:
-        _run(only(panels, options.curve), store, options.work, console)
+        _run(panels, store, options.work, console)
     whole = output.by_figure(find_panels(options.source).values()) if panels else {}
     partial_pictures = options.work / "figures" if options.folder == options.source else options.pictures
     for name, members in output.by_figure(panels).items():
@@ -118,7 +117,7 @@ def _run(panels: Sequence[Panel], store: Store, work: Path, console: Console) ->
     for run in runs.planned(panels):
         store.adopt(run.run)
     todo = runs.planned(panels, store)
-    with runs.LiveTotal(console, {run.label: run.work(work) for run in todo}, runs.paces(store)) as live:
+    with runs.LiveTotal(console, {run.label: run.work(work) for run in todo}) as live:
         busy = runs.make(todo, store, work, live)
     for run in busy:
         console.print(f"{run.label}: left out, because another netfleet is making this run", highlight=False)
@@ -141,14 +140,11 @@ def _write(picture: Figure, path: Path, note: str, console: Console) -> None:
 
 def _study(options: Options, names: Sequence[str], console: Console) -> None:
     """Run the points that are missing of the named studies, draw the figure of all and print the slopes."""
-    studies, folder = (
-        speedup.find_studies(options.source, options.seeds),
-        (options.out or options.source) / speedup.NAME,
-    )
-    make_folder(folder)
+    studies = speedup.find_studies(options.source, options.seeds)
+    make_folder(folder := (options.out or options.source) / speedup.NAME)
     known = {study.name: speedup.Results(folder / f"{study.name}.json") for study in studies}
     points = [(p, known[s.name]) for s in speedup.choose(studies, names) for p in s.points()]
-    if todo := [(p, results) for p, results in points if results.of(p) is None and not options.draw]:
+    if todo := [(p, results) for p, results in points if p.hash not in results and not options.draw]:
         with runs.LiveTotal(console, {point.label: point.work for point, _ in todo}) as live:
             for point, results in todo:
                 results.keep(point, speedup.averaged_metric(point, live))
@@ -168,7 +164,7 @@ def _study(options: Options, names: Sequence[str], console: Console) -> None:
 
 def verify(options: Options, rounds: int, console: Console) -> bool:
     """Make the first rounds of every stored run again and say how far they differ; whether none does."""
-    store, wanted = options.store, runs.planned(only(options.panels(), options.curve))
+    store, wanted = options.store, runs.planned(options.panels())
     stored = [run for run in wanted if store.load(run.run) is not None]
     if not stored:
         raise ConfigError("none of these runs is stored, so there is nothing to verify; run them first")
@@ -176,10 +172,8 @@ def verify(options: Options, rounds: int, console: Console) -> bool:
         checks = runs.verify(stored, store, rounds, live)
     table = Table("run", "hash", "rounds", "values", "differ", "largest difference in accuracy", header_style="bold")
     for check in checks:
-        gap = f"{100 * check.largest:.3g} points"
-        table.add_row(
-            check.run.label, short(check.run.run.hash), *map(str, (check.rounds, check.values, check.different)), gap
-        )
+        counts, gap = map(str, (check.rounds, check.values, check.different)), f"{100 * check.largest:.3g} points"
+        table.add_row(check.run.label, short(check.run.run.hash), *counts, gap)
     console.print(table)
     console.print(f"{len(stored)} of {len(wanted)} runs are stored and were verified", highlight=False)
     return not any(check.different for check in checks)

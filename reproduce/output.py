@@ -22,10 +22,10 @@ from reproduce.store import Store
 WIDTH, HEIGHT = 5.2, 3.1
 DOUBTS = " or ".join(f"{100 * reading.doubt:.1f} points ({reading.words})" for reading in COLUMNS.values())
 LEGEND = (
-    f"Accuracies are means over the last {WINDOW} evaluations, as the paper smooths; in brackets the lowest and "
-    "highest of these evaluations and of all seeds. x̄ is the average of the workers' models; “workers” is the mean "
-    "accuracy of their own models in the same rounds, on a tenth of the test samples or fewer. “Provisional”: one "
-    f"seed, and decided by less than {DOUBTS}; “within the spread”: an evaluation or seed decides otherwise."
+    "x̄ is the average of the workers' models; “workers” is the mean accuracy of their own models. A number is the mean "
+    f"of the last {WINDOW} evaluations; in brackets the lowest and highest of these evaluations and of all seeds. "
+    f"“Provisional”: one seed, and decided by less than {DOUBTS}; “within the spread”: an evaluation or seed decides "
+    "otherwise."
 )
 
 
@@ -70,8 +70,7 @@ class JudgedClaim(NamedTuple):
 
     def cells(self) -> list[str]:
         """Panel, number, claim, what the paper says, the range, and ours and the verdict in each reading."""
-        parts = [(v.ours(), v.words) if v else ("–", "not run") for v in self.verdicts]
-        claim = self.claim
+        claim, parts = self.claim, [(v.ours(), v.words) if v else ("–", "not run") for v in self.verdicts]
         return [self.panel.name, claim.number, claim.text, claim.paper, claim.rule(), *(c for p in parts for c in p)]
 
 
@@ -93,11 +92,9 @@ def console_table(found: Sequence[JudgedClaim]) -> Table:
         table.add_section()
         for judged in group:
             _, number, text, paper, rule, *cells = judged.cells()
-            pairs = zip(cells[::2], cells[1::2], strict=True)
-            table.add_row(f"{panel}\n{number}", text, f"{paper}\n({rule})", *(_coloured(*pair) for pair in pairs))
+            shown = [
+                Text(f"{ours}\n").append(verdict, {"holds": "green", "does": "red"}.get(verdict.split()[0], "dim"))
+                for ours, verdict in zip(cells[::2], cells[1::2], strict=True)
+            ]
+            table.add_row(f"{panel}\n{number}", text, f"{paper}\n({rule})", *shown)
     return table
-
-
-def _coloured(ours: str, verdict: str) -> Text:
-    style = "green" if verdict.startswith("holds") else "red" if verdict.startswith("does not") else "dim"
-    return Text(f"{ours}\n").append(verdict, style)

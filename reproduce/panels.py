@@ -87,17 +87,6 @@ def choose(panels: Mapping[str, Panel], names: Sequence[str]) -> list[Panel]:
     return list(chosen.values())
 
 
-def only(panels: Sequence[Panel], labels: Sequence[str]) -> Sequence[Panel]:
-    """The panels with only these curves; without labels, with all."""
-    if not labels:
-        return panels
-    known = list(dict.fromkeys(curve.label for panel in panels for curve in panel.curves))
-    for label in labels:
-        if label not in known:
-            raise ConfigError(f"no curve {label!r}{suggestion(label, known)} in these panels; known: {known}")
-    return [replace(p, curves=tuple(c for c in p.curves if c.label in labels)) for p in panels]
-
-
 def load_panel(path: Path) -> Panel:
     """Read and check a panel file, with the base that it names."""
     table, changes = _read(path)

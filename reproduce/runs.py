@@ -1,16 +1,13 @@
 """The runs behind the curves of panels: each config once, whatever figures show it, and only what no store has."""
 
-import fcntl
 import json
-import os
 import shutil
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -18,6 +15,7 @@ from rich.console import Console
 from netfleet import engines
 from netfleet.algorithms.build import make_algorithm
 from netfleet.errors import ConfigError
+from netfleet.files import locked
 from netfleet.runs import checkpoint
 from netfleet.runs.build import build_job, build_setting
 from netfleet.runs.config import Experiment, RunConfig
@@ -26,8 +24,6 @@ from netfleet.runs.progress import Display, Live, Quiet, in_words
 from netfleet.runs.run import run_one
 from reproduce.panels import Panel
 from reproduce.store import Store, make_folder, rounded, short
-
-_NONE: Mapping[Hashable, float] = {}
 
 
 class Work(NamedTuple):
@@ -40,12 +36,12 @@ class LiveTotal(Live):
     """A `Live` display with a bar over all runs and the time that they still need.
 
     `work` has what every run still needs, by the run's label. The seconds for a kind's unit of cost are measured since
-    this display began, else they come from `paces`, else they are the mean over all measured kinds.
+    this display began; until then they are the mean over all measured kinds.
     """
 
-    def __init__(self, console: Console, work: Mapping[str, Work], paces: Mapping[Hashable, float] = _NONE) -> None:
+    def __init__(self, console: Console, work: Mapping[str, Work]) -> None:
         super().__init__(console, len(work))
-        self._work, self._paces = dict(work), paces
+        self._work = dict(work)
         self._seen: dict[Hashable, tuple[float, float]] = {}  # cost done and its seconds, by kind
         self._total = self._progress.add_task("% of all", total=100, note="", left="", visible=len(work) > 1)
 
@@ -87,8 +83,6 @@ class LiveTotal(Live):
         return f"; {100 * self.part:.0f} % of all, {in_words(self.left)} left" if self._seen else ""
 
     def _pace(self, kind: Hashable) -> float:
-        if kind in self._paces and kind not in self._seen:
-            return self._paces[kind]
         seen = [self._seen[kind]] if kind in self._seen else list(self._seen.values())
         cost = sum(cost for cost, _ in seen)
         return sum(seconds for _, seconds in seen) / cost if cost else 0.0
@@ -131,7 +125,7 @@ def make(todo: Sequence[PlannedRun], store: Store, work: Path, display: Display 
     settings, busy, display = SettingCache(), [], display or Quiet()
     for run in todo:
         folder = run.folder(work)
-        with locked(folder) as mine:
+        with locked_folder(folder) as mine:
             if mine and store.load(run.run) is None:  # the list may be hours old
                 made = partial(settings.job, run.experiment, run.run)
                 store.save(run_one(run.experiment, run.run, made, folder, display, label=run.label))
@@ -142,16 +136,6 @@ def make(todo: Sequence[PlannedRun], store: Store, work: Path, display: Display 
             else:
                 busy.append(run)
     return busy
-
-
-def paces(store: Store) -> dict[Hashable, float]:
-    """Seconds per sample of the stored runs, by model."""
-    found: dict[Hashable, list[float]] = {}
-    for history in store:
-        last = history.last
-        if last.get("seconds") and last.get("samples"):
-            found.setdefault(kind_of(history.config), []).append(last["seconds"] / last["samples"])
-    return {kind: median(values) for kind, values in found.items()}
 
 
 def kind_of(config: Mapping[str, Any]) -> str:
@@ -216,16 +200,10 @@ class SettingCache:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[bool]:
+def locked_folder(folder: Path) -> Iterator[bool]:
     """Lock a run's folder, so that two commands do not write the same run; yields whether it could be locked."""
     make_folder(folder)
-    handle, mine = os.open(folder, os.O_RDONLY), False
-    try:
-        with suppress(BlockingIOError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = True
+    with locked(folder) as mine:
         yield mine
-    finally:
-        os.close(handle)
-        if folder.exists() and not any(folder.iterdir()):  # the run left nothing
-            folder.rmdir()
+    if folder.exists() and not any(folder.iterdir()):  # the run left nothing
+        folder.rmdir()

@@ -31,9 +31,6 @@ class Store:
             history.label = run.label
         return history
 
-    def __iter__(self) -> Iterator[History]:
-        return (read(path) for folder in self.folders for path in sorted(folder.glob("*.json")))
-
     def adopt(self, run: RunConfig) -> None:
         if not (self.folders[0] / file_name(run.hash)).exists() and (history := self.load(run)) is not None:
             self.save(history)

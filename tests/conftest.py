@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from netfleet import NetFleet, Topology, make_topology
 from netfleet.problems.synthetic import Logistic, Quadratics
@@ -53,10 +54,22 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+SHARING = ("test_distributed.py", "test_report.py", "test_reproduce.py", "test_refusals.py")
+
+
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests of a file that shares costly fixtures stay in one process; all others go wherever there is room."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return file if file.endswith(SHARING) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler:
+    return Scheduler(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the long tests first; tests of a file that shares costly fixtures stay in one process."""
-    for item in items:
-        if item.path.name in ("test_distributed.py", "test_report.py", "test_reproduce.py", "test_refusals.py"):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+    """Start the long tests first."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)

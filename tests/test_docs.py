@@ -45,6 +45,7 @@ def test_the_readmes_experiment_runs_and_so_do_changes_of_it() -> None:
         assert run_experiment(experiment(table | tomllib.loads(change)))[0].last["round"] == 2
 
 
+@pytest.mark.slow
 def test_the_readmes_python_runs_in_a_fresh_interpreter_that_knows_every_problem(tmp_path: Path) -> None:
     (code,) = blocks("README.md", "python")
     first = "import netfleet; netfleet.simulate(problem='quadratics', topology='ring', workers=3, rounds=1)\n"
@@ -65,6 +66,7 @@ def test_the_reference_page_is_current() -> None:
     assert (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8") == made, "run python docs/make_reference.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["methods", "failures", "theory"])
 def test_pages_made_from_results_are_current(name: str) -> None:
     made = runpy.run_path(str(ROOT / "docs" / f"make_{name}.py"))["page"]()

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SOURCE = Path(__file__).parents[1] / "src"
 #: A process for each module, forked from one that has loaded all other packages and compiled all modules.
 PROGRAM = """
@@ -30,6 +32,7 @@ for module in modules:
 """
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_first(tmp_path: Path) -> None:
     files = [path.relative_to(SOURCE).with_suffix("") for path in SOURCE.rglob("*.py")]
     modules = sorted(".".join(path.parts).removesuffix(".__init__") for path in files if path.name != "__main__")

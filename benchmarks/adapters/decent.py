@@ -12,8 +12,6 @@ Settings: float32, also for the mixing matrix (the library's own is float64 and 
 no snapshots of the states during the run. One and two BLAS threads take the same time.
 """
 
-from __future__ import annotations
-
 from time import perf_counter
 from typing import Any
 

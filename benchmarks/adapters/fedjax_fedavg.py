@@ -15,8 +15,6 @@ FedJAX 0.0.17 calls ``jax.tree_map``, which newer jax dropped: a line below puts
 """
 
 # ruff: noqa: E402
-from __future__ import annotations
-
 import os
 
 import job as jobs

@@ -12,8 +12,6 @@ is the number of actors, with one torch thread in each: two actors were the fast
 with one or with two torch threads. The memory reported leaves out Ray's processes.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable

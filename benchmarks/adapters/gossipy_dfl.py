@@ -15,8 +15,6 @@ package does not list: an empty module stands in for it.
 """
 
 # ruff: noqa: E402
-from __future__ import annotations
-
 import logging
 import sys
 from time import perf_counter

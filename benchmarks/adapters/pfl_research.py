@@ -13,8 +13,6 @@ The memory reported is that of one process.
 """
 
 # ruff: noqa: E402
-from __future__ import annotations
-
 import os
 import sys
 from time import perf_counter

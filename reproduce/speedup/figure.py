@@ -55,7 +55,7 @@ Measured = Mapping[str, Sequence[Row]]
 def rows(study: Study, results: Results) -> Measured:
     """What was measured of each line, by m and S; points that are missing are left out, huge ones have diverged."""
     found: dict[str, dict[tuple[int, int, int, float], list[float]]] = {line.label: {} for line in study.lines}
-    known = [(point, value) for point in study.points() if (value := results.of(point)) is not None]
+    known = [(point, value) for point in study.points() if (value := results.get(point.hash)) is not None]
     most = DIVERGED * float(np.median([value for _, value in known])) if known else 0.0
     for point, value in known:
         found[point.line.label].setdefault(point[2:6], []).append(value if value <= most else math.inf)

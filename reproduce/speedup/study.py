@@ -165,7 +165,7 @@ def choose(studies: Sequence[Study], names: Sequence[str]) -> list[Study]:
 
 
 class Results(dict[str, float]):
-    """The averaged metric of points by their hash, in a file."""
+    """The averaged metric of points by their hash, in a file; infinite if a point diverged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -174,10 +174,6 @@ class Results(dict[str, float]):
         except (ValueError, TypeError) as error:
             words = f"{path} does not hold a study's results ({error}); delete it to make them again"
             raise ConfigError(words) from None
-
-    def of(self, point: Point) -> float | None:
-        """What was measured; infinite if it diverged."""
-        return self.get(point.hash)
 
     def keep(self, point: Point, value: float) -> None:
         """Add a number and save it, so that an interruption loses one point."""
@@ -228,7 +224,7 @@ def margin(study: Study, results: Results) -> tuple[int, float, float] | None:
     surveys: dict[str, Survey] = {}
     ratios, excesses = [], []
     for point in study.points():
-        value, given = results.of(point), point.experiment
+        value, given = results.get(point.hash), point.experiment
         if value is None or point.line.algorithm != "net-fleet":
             continue
         if "data" in given.problem:  # the minimum is not known, and drawing must not need the data

@@ -9,8 +9,6 @@
 (and the command line's --help) need no torch.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,10 @@
-"""Atomic writes: a crash leaves the old file or the new one, never half of it."""
+"""Atomic writes (a crash leaves the old file or the new one, never half of it), and locks between processes."""
 
+import fcntl
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,3 +26,16 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object], mode: int 
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Lock a file or folder, and yield whether no other process has it; the lock ends with the process."""
+    handle, mine = os.open(path, os.O_RDONLY), False
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = True
+        yield mine
+    finally:
+        os.close(handle)

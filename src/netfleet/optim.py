@@ -136,7 +136,7 @@ class Decentralized(torch.optim.Optimizer):
         if not rate >= 0 or (rate == 0 and divides):
             raise ConfigError(
                 f"the learning rate must be {'above' if divides else 'at least'} 0 for {self._method.title}, got "
-                f"{rate:g}; let the scheduler end above it"
+                f"{rate:g}; let the scheduler end above 0"
             )
         return rate
 

@@ -129,6 +129,7 @@ EXACT_METHODS = ["net-fleet", "gt-sgd", "k-gt", "periodical-gt", "lu-gt", "momen
 COARSE = {"kind": "quantize", "bits": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "compress"),
     [*((kind, COARSE) for kind in EXACT_METHODS)]
@@ -146,6 +147,7 @@ def test_exact_methods_stay_exact(kind: str, compress: Any, graph: Any, quadrati
 SPARSE = [{"kind": "top-k", "share": 0.25, "gamma": 0.5}, {"kind": "random-k", "share": 0.5}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "compress"), [*((kind, SPARSE[0]) for kind in EXACT_METHODS), ("net-fleet", SPARSE[1])], ids=str
 )
@@ -160,6 +162,7 @@ def test_some_of_the_entries_are_enough_or_refused(kind: str, compress: Any, gra
     assert (last.x - quadratics.optimum).abs().max() < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SUM_DIFFERENCES)
 def test_old_differences_feed_back_into_what_sums_them(kind: str, graph: Any, quadratics: Any) -> None:
     unchecked = type("Unchecked", (ALGORITHMS[kind],), {"sums_differences": False})
@@ -215,6 +218,7 @@ def test_the_sum_of_what_is_mixed_survives(kind: str, graph: Any, noisy: Problem
 
 
 @every_codec
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["net-fleet", "led", "dfedsam"])
 def test_the_simulator_equals_the_peers(kind: str, spec: Any, noisy: Problem) -> None:
     if kind == "led" and CODECS.build(spec).sparse:

@@ -52,6 +52,7 @@ def each_on_one_model(*others: str) -> list[Any]:
     return [*(pytest.param(*param.values, "mlp", id=param.id) for param in methods()), *more]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "model"), each_on_one_model("cnn"))
 def test_the_simulator_equals_the_peers_on_digits(method: Algorithm, model: str, ring: Topology) -> None:
     problem = digits_problem(5, model)
@@ -104,6 +105,7 @@ def test_what_a_tracking_method_conserves_stays_zero(method: Algorithm, noisy: A
 
 
 @every_method
+@pytest.mark.slow
 def test_every_tensor_of_a_round_is_on_the_problems_device(method: Algorithm) -> None:
     # Torch's "meta" device computes nothing, but refuses to mix devices as an accelerator does.
     problem = Quadratics(6, d=3)

@@ -85,6 +85,7 @@ EXACT_METHODS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "params"), EXACT_METHODS)
 def test_corrected_methods_reach_the_optimum_of_heterogeneous_quadratics(
     graph: Any, quadratics: Any, kind: str, params: dict[str, Any]
@@ -93,6 +94,7 @@ def test_corrected_methods_reach_the_optimum_of_heterogeneous_quadratics(
     assert (last.x - quadratics.optimum).abs().max() < 1e-11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "params"), EXACT_METHODS)
 def test_corrected_methods_reach_the_optimum_when_the_step_size_falls(
     graph: Any, quadratics: Any, kind: str, params: dict[str, Any]
@@ -113,6 +115,7 @@ BIASED_METHODS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "params"), BIASED_METHODS)
 def test_uncorrected_methods_stop_at_their_biased_fixed_point(
     graph: Any, quadratics: Any, kind: str, params: dict[str, Any]
@@ -265,7 +268,9 @@ def test_a_step_size_of_zero_is_no_step_or_refused_at_once(kind: str) -> None:
 def test_weights_under_which_a_method_diverges_are_refused(kind: str) -> None:
     torus = make_topology("torus", workers=16, weights="metropolis")
     assert torus.least_eigenvalue == pytest.approx(np.linalg.eigvalsh(dense(torus)).min())
-    with pytest.raises(ConfigError, match=r"has an eigenvalue below -0\.\d+, and the least is -0\.6 here; use weights"):
+    with pytest.raises(
+        ConfigError, match=r"has an eigenvalue below -0\.\d+, and the smallest here is -0\.6; use weights"
+    ):
         simulate(kind, topology=torus, problem="quadratics", rounds=2)
     with pytest.raises(ConfigError, match="needs symmetric weights"):
         simulate(kind, topology="one-peer-exponential", workers=8, problem="quadratics", rounds=2)

@@ -22,6 +22,7 @@ CHANGES = ("rounds=4", "evaluation={every=2, gradient=false}", "topology.workers
 SMALL = [word for change in CHANGES for word in ("--set", change)]
 
 
+@pytest.mark.slow
 def test_the_demo_runs_without_a_file_can_be_resumed_and_is_not_overwritten(tmp_path: Path, capsys: Any) -> None:
     arguments = ["run", *SMALL, "--out", str(tmp_path / "out")]
     assert main(arguments) == 0
@@ -56,6 +57,7 @@ def test_the_demo_shows_net_fleet_ahead_on_non_iid_digits() -> None:
         assert ours["worker_accuracy_mean"] > theirs["worker_accuracy_mean"], label
 
 
+@pytest.mark.slow
 def test_a_diverging_run_is_reported_and_the_others_finish(tmp_path: Path, capsys: Any) -> None:
     changes = ["--set", "rounds=40", "--set", "algorithms.eta=1e12"]
     code = main(["run", *SMALL, *changes, "--out", str(tmp_path)])
@@ -137,6 +139,7 @@ def test_a_command_that_needs_a_checkout_says_so(command: str, folder: str, tmp_
     assert f"needs a checkout of netfleet's repository, but there is no {folder}/ in {tmp_path}" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_example_method_runs_from_its_file_and_overwrites_when_told_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -24,6 +24,8 @@ from support.cluster_ranks import AT, ROUNDS, cases, optimizers, scheduled
 from support.problems import Memory
 from support.torchrun import EXPERIMENT, finish, free_port, start
 
+pytestmark = pytest.mark.slow
+
 RANKS = 4
 
 

@@ -17,6 +17,8 @@ from benchmarks.cluster import launch
 from netfleet import History, load_experiment, run_experiment
 from support.torchrun import EXPERIMENT, free_port
 
+pytestmark = pytest.mark.slow
+
 
 class Machine(NamedTuple):
     """Where an agent runs."""
@@ -84,4 +86,4 @@ def test_what_goes_over_the_wire_is_the_least_that_must() -> None:
     ]
     for found in launch(3, jobs):
         assert found["sent"] == found["least"] > 0
-        assert 1 < found["on the wire"] / found["least"] < 1.01
+        assert 1 < found["on the wire"] / found["least"] < 1.02  # TCP's headers and, under load, repetitions

@@ -18,6 +18,8 @@ from netfleet.runs.progress import Quiet
 from netfleet.runs.run import run_one
 from support.torchrun import EXPERIMENT
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LOOPS = EXAMPLES / "own_loop"
 

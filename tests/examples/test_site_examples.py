@@ -71,7 +71,7 @@ def spread(rows: list[torch.Tensor]) -> torch.Tensor:
 def test_the_hospitals_train_as_the_simulator_does(folder: Path, capsys: Any) -> None:
     plan("hospitals.toml")
     capsys.readouterr()
-    assert main(["up", "plan", "--linger", "60"]) == 0
+    assert main(["up", "plan"]) == 0
     said = capsys.readouterr().out
     found = models(folder)
     assert len(found) >= 3
@@ -94,7 +94,7 @@ def test_sites_with_their_own_data(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert process.returncode == 2
     assert "hospital-a.csv cannot be read" in process.stderr
     monkeypatch.setenv("OWN_DATA", "toy/{site}.csv")
-    assert main(["up", "plan", "--linger", "60"]) == 0
+    assert main(["up", "plan"]) == 0
     found = models(folder)
     assert 0 < spread(found) < 0.5
     losses = {line for name in names for line in _last_lines(folder / "plan" / name / "run" / "history.jsonl")}

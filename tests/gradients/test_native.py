@@ -84,6 +84,7 @@ def chains(draw: Any) -> nn.Module:
 
 @given(chains())
 @settings(max_examples=60, deadline=None)
+@pytest.mark.slow
 def test_any_chain_has_the_gradient_of_pytorch(model: nn.Module) -> None:
     assert_same(*both(model))
 

@@ -355,6 +355,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     )
 
 
+@pytest.mark.slow
 def test_the_page_is_self_contained(page: Page) -> None:
     assert page.links
     assert all(link.startswith("data:image/") for link in page.links)
@@ -391,6 +392,7 @@ def test_the_page_has_every_figure_and_a_switch(page: Page) -> None:
     assert page.source.count(" checked>") == 1
 
 
+@pytest.mark.slow
 def test_a_page_without_labels_or_tracking_is_the_same_each_time(tmp_path: Path) -> None:
     run = history("DSGD", labels=False, tracking=False)
     run.records = [{k: v for k, v in record.items() if k not in ("bytes", "samples")} for record in run]

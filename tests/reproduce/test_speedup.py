@@ -69,6 +69,7 @@ def test_dear_points_are_left_out(path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_points_are_kept_and_not_made_again(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

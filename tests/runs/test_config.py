@@ -251,7 +251,7 @@ def test_overrides_can_address_one_algorithm() -> None:
     demo = load_experiment(None, ["algorithms.net-fleet.K=3", "algorithms.1.eta=0.5"])
     assert [a.get("K") for a in demo.algorithms] == [3, 10, None, None]
     assert [a["eta"] for a in demo.algorithms] == [0.05, 0.5, 0.05, 0.05]
-    with pytest.raises(ConfigError, match="nothing there has the number or kind 'scaffold'"):
+    with pytest.raises(ConfigError, match="no table there has the index or kind 'scaffold'"):
         load_experiment(None, ["algorithms.scaffold.K=3"])
 
 

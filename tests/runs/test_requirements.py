@@ -41,7 +41,7 @@ STABLE: dict[str, tuple[Topology, Faults | None]] = {
 @pytest.mark.parametrize("kind", ["led", "d2", "proxskip"])
 def test_methods_that_sum_differences_are_rejected_where_they_diverge(kind: str, name: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"diverges on this network, the sooner the smaller .* \(net-fleet, k-gt, …\)"
+        ConfigError, match=r"diverges on this network, and a smaller step size makes it worse.* \(net-fleet, k-gt, …\)"
     ):
         network_for(make_algorithm(kind), UNSTABLE[name][0], 0, UNSTABLE[name][1])
 
@@ -63,12 +63,14 @@ def ends_at(method: Any, topology: Topology, faults: Faults | None, rounds: int)
     return float((state.x - problem.optimum).abs().max() / problem.optimum.abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*UNSTABLE, *STABLE])
 def test_small_steps_show_that_the_verdict_is_right(name: str) -> None:
     found = ends_at(LED(K=2, eta=0.005), *(UNSTABLE | STABLE)[name], rounds=400)
     assert (found > 10) == (name in UNSTABLE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNSTABLE)
 def test_led_with_a_small_beta_and_tracking_methods_work_where_it_is_rejected(name: str) -> None:
     eta, limit = (0.005, 1.0) if "lost" in name else (0.02, 0.01)  # what is lost costs rounds
@@ -103,7 +105,7 @@ def test_proxskips_limit_is_where_its_second_moment_stops_to_decay(K: int) -> No
 def test_proxskip_is_rejected_on_a_metropolis_ring_where_led_is_not() -> None:
     ring = make_topology("ring", workers=9, weights="metropolis")
     with pytest.raises(
-        ConfigError, match=r'eigenvalue below -0\.0476, and the least is -0\.293 here; use weights = "la'
+        ConfigError, match=r'eigenvalue below -0\.0476, and the smallest here is -0\.293; use weights = "la'
     ):
         network_for(ProxSkip(K=10), ring, 0)
     assert network_for(LED(K=10), ring, 0) is ring

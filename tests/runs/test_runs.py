@@ -72,6 +72,7 @@ def end_state(history: History) -> Any:
     return load(history.folder or Path(), history.hash, state_type, torch.device("cpu")).state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [TABLE["problem"], BATCH_NORM], ids=["softmax", "batch norm"])
 @pytest.mark.parametrize("how", [KeyboardInterrupt, SystemExit], ids=["Ctrl-C", "power cut"])
 @pytest.mark.parametrize(("t", "at_record"), [(1, False), (5, False), (7, False), (9, True), (12, True)])
@@ -173,6 +174,7 @@ def test_simulate_takes_tables_as_an_experiment_file_has_them() -> None:
             simulate(**parts, **{name: {"nothing": 1}})
 
 
+@pytest.mark.slow
 def test_a_command_builds_each_part_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {name: Mock(wraps=getattr(build, name)) for name in ("build_setting", "make_algorithm", "network_for")}
     for name, part in parts.items():

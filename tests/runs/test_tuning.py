@@ -11,7 +11,7 @@ import pytest
 
 from netfleet import ConfigError, load_experiment, run_experiment
 from netfleet.cli import main
-from netfleet.report.tuning import draw_tuning, edge_notes, in_words
+from netfleet.report.tuning import draw_tuning, edge_notes, show_score
 from netfleet.runs.build import build_setting
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
@@ -125,9 +125,9 @@ def test_the_last_tenth_of_the_rounds_counts() -> None:
     assert score(history(None, None)) == 0.0  # −loss of the last
     diverged = replace(history(0.9), diverged="it did")
     assert score(diverged) == -math.inf
-    assert in_words(-math.inf) == "diverged"
-    assert in_words(0.5) == "50.00 %"
-    assert in_words(-2.0) == "loss 2"
+    assert show_score(-math.inf) == "diverged"
+    assert show_score(0.5) == "50.00 %"
+    assert show_score(-2.0) == "loss 2"
 
 
 def test_a_target_is_reached_at_the_first_record_that_has_it() -> None:
@@ -175,6 +175,7 @@ class Stopping(Quiet):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [None, 1.0])
 def test_halving_ends_the_same_again_and_after_an_interruption(tmp_path: Path, target: float | None) -> None:
     first = tune(late(), LATE, tmp_path / "whole", halving=True, target=target)
@@ -233,6 +234,7 @@ def test_a_best_value_at_the_edge_is_pointed_out(tmp_path: Path) -> None:
     assert figure.axes[0].get_xscale() == "log"
 
 
+@pytest.mark.slow
 def test_the_command_writes_an_experiment_that_runs(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "small.toml"
     file.write_text(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import queue
 import threading
 from collections.abc import Mapping
@@ -30,8 +29,8 @@ class ThreadSafeRunner(SiteRunner):
             return super()._problem()
 
 
-def run_in_memory(folder: Path, table: Mapping[str, Any], count: int, seconds: float = 120.0) -> list[History]:
-    """Train with sites s0, s1, … to the end; their histories in this order. The first error of a site is raised."""
+def run_in_memory(folder: Path, table: Mapping[str, Any], count: int, linger: float = 10.0) -> list[History]:
+    """Train with sites s0, s1, … in threads of these names; their histories. The first error of a site is raised."""
     plan_sites(folder, table, count)
     network, ended = MemoryNetwork(), queue.Queue[tuple[int, History | BaseException]]()
 
@@ -39,17 +38,18 @@ def run_in_memory(folder: Path, table: Mapping[str, Any], count: int, seconds: f
         place, name = folder / "plan" / f"s{i}", f"s{i}"
         try:
             site, settings = load_site(place)
-            identity, log = load_identity(place, name), Log(name, io.StringIO())
-            runner = ThreadSafeRunner(place, site, settings, identity, log, 10.0, network.transport(name))
-            ended.put((i, runner.run(Quiet())))
+            with (place / "node.log").open("w") as file:
+                identity, log = load_identity(place, name), Log(name, file)
+                runner = ThreadSafeRunner(place, site, settings, identity, log, linger, network.transport(name))
+                ended.put((i, runner.run(Quiet())))
         except BaseException as error:
             ended.put((i, error))
 
     for i in range(count):
-        threading.Thread(target=run, args=(i,), daemon=True).start()
+        threading.Thread(target=run, args=(i,), name=f"s{i}", daemon=True).start()
     found: dict[int, History] = {}
     while len(found) < count:
-        i, result = ended.get(timeout=seconds)
+        i, result = ended.get(timeout=120.0)
         if isinstance(result, BaseException):
             raise result
         found[i] = result

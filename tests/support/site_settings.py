@@ -11,6 +11,7 @@ from netfleet import Experiment
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.config import experiment
 from netfleet.runs.run import run_experiment
+from netfleet.sites.network.rate_limit import RateLimit
 from support.site_processes import SiteProcesses
 
 DIGITS: dict[str, Any] = {
@@ -35,6 +36,11 @@ def simulated(table: dict[str, Any]) -> torch.Tensor:
     (history,) = run_experiment(settings)
     assert history.final is not None
     return history.final.state.x
+
+
+def under_way(limit: RateLimit, name: str) -> int:
+    """How many requests of a caller are being served."""
+    return limit._accounts[name].under_way if name in limit._accounts else 0
 
 
 M = 5

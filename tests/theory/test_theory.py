@@ -684,6 +684,7 @@ def _shorter(factor: torch.Tensor) -> torch.Tensor:
     heterogeneity=st.floats(0, 10),
     seed=st.integers(0, 10**6),
 )
+@pytest.mark.slow
 def test_in_expectation_the_potential_falls_and_theorem_1_holds(
     graph: str, m: int, K: int, share: float, L: float, sigma: float, heterogeneity: float, seed: int
 ) -> None:

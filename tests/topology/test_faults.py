@@ -47,11 +47,13 @@ def distance(problem: Any, snapshots: list[Any]) -> float:
     return (snapshots[-1].state.x - problem.optimum).abs().max().item()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*TRACKING, *ONE_VECTOR])
 def test_dropping_a_link_at_both_ends_keeps_methods_exact(kind: str) -> None:
-    assert distance(*run(kind, Faults(loss=0.3), 600)) < 1e-7
+    assert distance(*run(kind, Faults(loss=0.3), 1000)) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "faults",
     [
@@ -66,7 +68,7 @@ def test_dropping_a_link_at_both_ends_keeps_methods_exact(kind: str) -> None:
 )
 @pytest.mark.parametrize("kind", ["net-fleet", "k-gt"])
 def test_tracking_methods_stay_exact(kind: str, faults: Faults) -> None:
-    assert distance(*run(kind, faults, 700)) < 1e-7
+    assert distance(*run(kind, faults, 1200)) < 1e-10
 
 
 def test_what_is_very_late_costs_rounds_but_not_the_sum() -> None:
@@ -81,11 +83,12 @@ def test_where_most_is_lost_counters_overshoot_and_dropped_links_do_not() -> Non
     assert drop < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*TRACKING, *ONE_VECTOR])
 def test_methods_stay_exact_when_workers_are_away_while_the_step_size_falls(kind: str) -> None:
     falling = {"kind": "step", "start": 0.05, "every": 100, "factor": 0.85}
-    problem, snapshots = run(kind, Faults(absent=0.2, spell=10), 600, eta=falling)
-    assert distance(problem, snapshots) < 1e-6
+    problem, snapshots = run(kind, Faults(absent=0.2, spell=10), 1200, eta=falling)
+    assert distance(problem, snapshots) < 1e-10
     assert max(tracking_error(s.state) for s in snapshots) < 1e-10
 
 
@@ -185,6 +188,7 @@ def test_counters_make_up_for_every_lost_message() -> None:
                 assert np.abs(taken[i] - due).max() < 1e-12
 
 
+@pytest.mark.slow
 def test_counters_are_as_exact_as_dropped_links_in_float32() -> None:
     def ends(rule: Any) -> tuple[float, float]:
         problem = Quadratics(8, d=4, seed=1, dtype=torch.float32)
@@ -195,6 +199,7 @@ def test_counters_are_as_exact_as_dropped_links_in_float32() -> None:
         assert counters < 10 * drop
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["drop", "fold", "ignore"])
 @pytest.mark.parametrize("kind", ["net-fleet", "led", "dfedsam"])
 def test_the_simulator_equals_the_peers(kind: str, rule: Any) -> None:
@@ -328,7 +333,7 @@ def test_averaged_running_statistics_are_refused_where_they_could_become_negativ
 
 
 def test_what_cannot_be_combined_is_refused() -> None:
-    with pytest.raises(ConfigError, match="a worker does not hear those that hear it"):
+    with pytest.raises(ConfigError, match="one-way links"):
         simulate(topology="one-peer-exponential", problem="quadratics", rounds=2, network={"loss": 0.1})
     with pytest.raises(ConfigError, match="FedAvg has a server and no links that can fail"):
         simulate("fedavg", problem="quadratics", rounds=2, network={"loss": 0.1})

@@ -12,8 +12,6 @@ Settings: time-outs are NVFlare's own. Its list of classes that a job may use, w
 of its peer-to-peer module; they are added to it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What a site of NVFlare runs: see nvflare_dgd.py."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -14,8 +14,6 @@ its examples (the default is 300).
 """
 
 # ruff: noqa: E402
-from __future__ import annotations
-
 import time
 from typing import Any
 

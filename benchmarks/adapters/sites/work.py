@@ -5,8 +5,6 @@ and torch only. The verbs, in the order in which they come: `prepare` once; `ser
 background for each node; `go`, which starts the training and ends. A system may need `node` only.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path

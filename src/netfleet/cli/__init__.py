@@ -34,11 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    words = "`netfleet COMMAND --help` shows the options of a command.\n"
+    for group, modules in GROUPS.items():
+        words += "".join([f"\n{group}:\n", *(f"  {_name(module):12}{module.__doc__}\n" for module in modules)])
     parser = argparse.ArgumentParser(
         prog="netfleet",
         usage="netfleet [-h] [--version] COMMAND …",
         description="Fully decentralized federated learning: no server, only neighbours.",
-        epilog="`netfleet COMMAND --help` shows the options of a command.\n" + "\n".join(map(_overview, GROUPS)),
+        epilog=words,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"netfleet {version('netfleet')}")
@@ -48,10 +51,6 @@ def _parser() -> argparse.ArgumentParser:
         module.add(command)
         command.set_defaults(command=module.run)
     return parser
-
-
-def _overview(group: str) -> str:
-    return "\n".join(["", f"{group}:", *(f"  {_name(module):12}{module.__doc__}" for module in GROUPS[group])])
 
 
 def _name(module: ModuleType) -> str:

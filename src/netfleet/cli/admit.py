@@ -1,4 +1,4 @@
-"""Let a new site join a running training."""
+"""Let a new site join a training run that is under way."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="name of the new site")
     parser.add_argument("address", metavar="HOST:PORT", help="address at which its neighbours reach it")
     parser.add_argument("--neighbours", required=True, metavar="A,B,…", help="the sites that it exchanges models with")
-    parser.add_argument("--listen", default="", metavar="HOST:PORT", help="where it listens (default: everywhere)")
+    parser.add_argument("--listen", default="", metavar="HOST:PORT", help="where it listens (default: all interfaces)")
     parser.add_argument("--request", default="", metavar="FILE.csr", help="its own certificate request")
     add_authority(parser, "DIR/ca")
 
@@ -30,6 +30,6 @@ def run(options: argparse.Namespace) -> int:
     assert authority is not None
     node = NodeEntry(options.name, options.address, options.listen, options.request)
     names = [name.strip() for name in options.neighbours.split(",") if name.strip()]
-    site, weight = admit(folder, node, names, authority, options.days)
-    print_admission(site, weight, folder, Console())
+    site = admit(folder, node, names, authority, options.days)
+    print_admission(site, folder, Console())
     return 0

@@ -1,4 +1,4 @@
-"""Measure the simulator against the machine's limit, a plain PyTorch loop and other libraries."""
+"""Measure simulator, cluster and sites against the machine's limit and other libraries."""
 
 import argparse
 from pathlib import Path

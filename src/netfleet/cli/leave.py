@@ -1,4 +1,4 @@
-"""Take a site out of a running training for good."""
+"""Take a site out of a training run for good."""
 
 import argparse
 from pathlib import Path

@@ -14,7 +14,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus at this address")
     words = "format of the log (default: text on a terminal, else json)"
     parser.add_argument("--log", choices=["text", "json"], help=words)
-    words = "after its last round the site waits up to S seconds for unfinished neighbours out of reach (%(default)g)"
+    words = "after the last round, give up an unfinished neighbour after S seconds without an answer (%(default)g)"
     parser.add_argument("--linger", type=seconds, default=LINGER, metavar="S", help=words)
 
 

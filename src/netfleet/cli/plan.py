@@ -1,4 +1,4 @@
-"""Make a folder and a certificate for each site of a training."""
+"""Make a folder and a certificate for each site of a training run."""
 
 import argparse
 from pathlib import Path
@@ -11,7 +11,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     option("file", metavar="FILE.toml", help="the experiment, with one algorithm and one seed")
     option("--nodes", type=Path, required=True, metavar="NODES.toml", help="the sites: [[nodes]] with name and address")
-    option("--out", type=Path, required=True, metavar="DIR", help="a new folder, for a folder per site")
+    option("--out", type=Path, required=True, metavar="DIR", help="a new folder; gets one subfolder per site")
     add_set(parser, "change a value of the experiment, for example --set rounds=50 --set seeds=[0]")
     add_authority(parser, "a new one")
 

@@ -8,13 +8,11 @@ from netfleet.cli.shared import add_device, use_checkout
 
 def add(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    words = 'a figure ("fig3"), a panel ("fig3b"), "speedup" ("speedup-cnn") or "all" (all panels); default: list'
+    words = 'a figure ("fig3"), a panel ("fig3b"), "speedup" ("speedup-cnn") or "all" (all small panels); default: list'
     option("names", nargs="*", metavar="NAME", help=words)
     option("--rounds", type=int, metavar="N", help="run at most N rounds")
     words = "number of seeds, counting up from the file's first (default: the file's)"
     option("--seeds", type=int, metavar="N", help=words)
-    words = "run only the curve with this label (repeatable)"
-    option("--curve", action="append", default=[], metavar="LABEL", help=words)
     option("--draw", action="store_true", help="draw and check the stored results; run nothing")
     option("--verify", type=int, metavar="N", help="rerun N rounds of each stored run and compare; write nothing")
     option("--rehash", action="store_true", help="write options that netfleet has gained into the stored runs' configs")

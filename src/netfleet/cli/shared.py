@@ -100,7 +100,7 @@ def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
     words = f"certificate of a root authority (default: {default})"
     parser.add_argument("--ca-cert", type=Path, metavar="FILE.pem", help=words)
     parser.add_argument("--ca-key", type=Path, metavar="FILE.key", help="the authority's private key; never copied")
-    parser.add_argument("--days", type=int, default=365, metavar="N", help="validity of certificates (%(default)s)")
+    parser.add_argument("--days", type=int, default=365, metavar="N", help="days of validity (%(default)s)")
 
 
 def load_authority(certificate: Path | None, key: Path | None) -> Authority | None:

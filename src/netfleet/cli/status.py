@@ -1,10 +1,8 @@
-"""Show the round, lag, bytes, accuracy and Σ(y − g) of running sites."""
+"""Show the round, lag, bytes, accuracy and tracking error Σ(y − g) of running sites."""
 
 import argparse
-import time
 from pathlib import Path
 
-from netfleet.cli.node import seconds
 from netfleet.cli.shared import need_packages, silence_grpc
 
 
@@ -12,7 +10,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     words = "the plan's or the operator's folder (all sites), or one site's own"
     parser.add_argument("folder", type=Path, metavar="DIR", help=words)
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--watch", type=seconds, metavar="S", help="repeat every S seconds until interrupted")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,15 +20,9 @@ def run(options: argparse.Namespace) -> int:
     from netfleet.sites.operations.status import ask_folder
     from netfleet.sites.operations.status_table import print_json, print_status
 
-    console = Console()
-    while True:
-        answers = ask_folder(options.folder)
-        if options.watch is not None and console.is_terminal:
-            console.clear()
-        if options.json:
-            print_json(answers)
-        else:
-            print_status(answers, console)
-        if options.watch is None:
-            return int(any(answer.status is None for answer in answers))
-        time.sleep(options.watch)
+    answers = ask_folder(options.folder)
+    if options.json:
+        print_json(answers)
+    else:
+        print_status(answers, Console())
+    return int(any(answer.status is None for answer in answers))

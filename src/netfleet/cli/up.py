@@ -3,15 +3,12 @@
 import argparse
 from pathlib import Path
 
-from netfleet.cli.node import seconds
 from netfleet.cli.shared import need_packages, silence_grpc
 from netfleet.errors import ConfigError, TransportError
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that netfleet plan made")
-    words = "as for netfleet node (default: %(default)g)"
-    parser.add_argument("--linger", type=seconds, default=10.0, metavar="S", help=words)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     running = [answer.name for answer in ask_all(sites, operator, 1.0) if answer.status is not None]
     if running:
         raise ConfigError(f"{', '.join(running)}: already running; stop them first, or see netfleet status {folder}")
-    failed = up(folder, sites, operator, ["--linger", f"{options.linger:g}"], Console(stderr=True))
+    failed = up(folder, sites, operator, Console(stderr=True))
     print_results(folder, sites, Console())
     if failed:
         raise TransportError(f"{', '.join(failed)} failed; see {folder}/NAME/node.log")

@@ -1,4 +1,4 @@
-"""Engines supply `f` and `mix` and host the one training loop."""
+"""Engines supply `f` and `mix` and run the training loop, which all of them share."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -20,7 +20,7 @@ from netfleet.problems.base import Problem
 from netfleet.topology.faults import Unreliable
 from netfleet.topology.network import Network
 
-#: W is stored as a sparse matrix where a smaller share of its entries is not zero (netfleet bench mixing).
+#: W is stored as a sparse matrix where a smaller share of its entries is not zero.
 SPARSE_SHARE = 1 / 8
 
 

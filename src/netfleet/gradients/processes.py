@@ -27,7 +27,7 @@ from netfleet.gradients.paths import PathInputs, Sample
 from netfleet.gradients.replica import Loss
 from netfleet.gradients.samples import share
 
-#: Up to this many, the looped path uses threads: a seventh of a step may hold the lock (docs/performance.md).
+#: Up to this many, the looped path uses threads; more would queue for the interpreter's lock.
 MOST_THREADS = 8
 
 

@@ -11,11 +11,7 @@ from netfleet.compute.arena import Arena
 
 
 class DeviceSamples:
-    """Samples on a device; images with their channels last in memory where asked.
-
-    (`contiguous(memory_format=torch.channels_last)` returns one-channel images as they are, which is slow:
-    benchmarks/results/2026-11-16/layout.md.)
-    """
+    """Samples on a device; images with their channels last in memory where asked."""
 
     def __init__(
         self, inputs: Tensor, targets: Tensor, dtype: torch.dtype, device: torch.device, channels_last: bool

@@ -26,12 +26,12 @@ def tuning_table(results: Results, rounds: int) -> Table:
             words = "best" if first else "" if outcome.rounds == rounds else "left behind"
             style = "bold" if first else ""
             after = ["–" if outcome.reached is None else f"{outcome.reached:.0f}"] if aimed else []
-            table.add_row(method, point, in_words(outcome.score), str(outcome.rounds), *after, words, style=style)
+            table.add_row(method, point, show_score(outcome.score), str(outcome.rounds), *after, words, style=style)
         table.add_section()
     return table
 
 
-def in_words(score: float) -> str:
+def show_score(score: float) -> str:
     if not math.isfinite(score):
         return "diverged"
     return f"{100 * score:.2f} %" if score >= 0 else f"loss {-score:.4g}"

@@ -302,10 +302,10 @@ def _inside(target: Any, name: str, override: str) -> list[Any]:
     if isinstance(target, dict):
         return [target.setdefault(name, {})]
     if not isinstance(target, list):
-        raise ConfigError(f"--set {override}: {name} is not in a table")
+        raise ConfigError(f"--set {override}: the value that has {name!r} is no table, so it cannot be set")
     chosen = [x for i, x in enumerate(target) if name in (str(i), isinstance(x, dict) and x.get("kind"))]
     if not chosen:
-        raise ConfigError(f"--set {override}: nothing there has the number or kind {name!r}")
+        raise ConfigError(f"--set {override}: no table there has the index or kind {name!r}")
     return chosen
 
 

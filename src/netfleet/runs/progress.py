@@ -1,7 +1,5 @@
 """The progress display of a run: a bar in a terminal, a few lines in a log."""
 
-from __future__ import annotations
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -43,7 +41,7 @@ class Live(Display):
         label, note = (TextColumn(f"{{task.{name}}}") for name in ("description", "fields[note]"))
         self._progress = Progress(label, *numbers, note, console=console, disable=not console.is_terminal)
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> "Live":
         self._progress.start()
         return self
 

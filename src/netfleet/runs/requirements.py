@@ -24,18 +24,18 @@ def check_network(method: Algorithm, topology: Topology, faults: Faults | None) 
         advice = "add memory = false to send the vectors themselves, or use a fixed graph without failures"
         raise ConfigError(f"{cause}; {advice}")
     if method.least_eigenvalue > -1 and not topology.weight_sequence.symmetric:
-        cause = f"{topology.name!r} has rounds in which a worker does not hear those that hear it"
+        cause = f"{topology.name!r} has one-way links in some rounds"
         advice = "use another graph, or a method that tracks gradients"
         raise ConfigError(f"{method.title} needs symmetric weights, but {cause}; {advice}")
     if method.least_eigenvalue > -1 and topology.least_eigenvalue < method.least_eigenvalue - 1e-9:
         least = topology.least_eigenvalue
         cause = f"{method.title} diverges if W has an eigenvalue below {method.least_eigenvalue:.3g}"
-        raise ConfigError(f"{cause}, and the least is {least:.3g} here; {method.remedy(least)}")
+        raise ConfigError(f"{cause}, and the smallest here is {least:.3g}; {method.remedy(least)}")
     if method.sums_differences and varying and topology.m > 1:
         carrier = topology if faults is None else Unreliable(topology, faults)
         if overshoots(method, carrier):
             raise ConfigError(
-                f"{method.title} diverges on this network, the sooner the smaller the step size: its correction sums "
+                f"{method.title} diverges on this network, and a smaller step size makes it worse: its correction sums "
                 f"differences of models, which overshoot where links fail, are late or change from round to round; use "
                 f"a method that tracks gradients (net-fleet, k-gt, …), a fixed graph with fewer failures, or led with "
                 f"beta = 0.1 / K"

@@ -5,8 +5,6 @@ second-largest eigenvalue of W in magnitude, S the number of rounds, K the local
 raises a `ConfigError` for values that no problem has (K < 1, η <= 0, λ = 1, NaN).
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -27,7 +25,7 @@ class Constants(NamedTuple):
     spread: float = 0.0  # E Σᵢ ‖yᵢ − ȳ‖² at the start, where y is a stochastic gradient
     heterogeneity: float = 0.0  # ζ², a bound on (1/m) Σᵢ ‖∇fᵢ − ∇f‖²; NET-FLEET's bound does not have it
 
-    def checked(self) -> Constants:
+    def checked(self) -> "Constants":
         """The constants, if they can be those of a problem."""
         whole(m=self.m)
         _contracting(self.lam)

@@ -87,7 +87,7 @@ class Unreliable(Network):
     def __post_init__(self) -> None:
         if not self.topology.weight_sequence.symmetric:
             raise ConfigError(
-                f"network: in a round of {self.topology.name!r} a worker does not hear those that hear it, so no link "
+                f"network: {self.topology.name!r} has one-way links in some rounds, so no link "
                 f"can fail at both ends; use a graph whose rounds are symmetric"
             )
         if self.topology.varying and self.has_memory:

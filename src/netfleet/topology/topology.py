@@ -56,8 +56,8 @@ class Topology(Network):
         _check_connected(workers)
         spec: Spec = weights if isinstance(weights, str | Mapping) else {"kind": "matrix", "values": weights}
         W = csr_array(WEIGHTS.build(spec, graph=workers)).astype(np.float64)
-        schedule = WeightSequence(workers, partial(_always, W), period=1)
-        return cls(name or graph.name or "graph", split(spec, "weights")[0], schedule)
+        sequence = WeightSequence(workers, partial(_always, W), period=1)
+        return cls(name or graph.name or "graph", split(spec, "weights")[0], sequence)
 
     @property
     def graph(self) -> nx.Graph:

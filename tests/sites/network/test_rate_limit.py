@@ -10,6 +10,7 @@ from netfleet.engines.host import Tag
 from netfleet.sites.network.rate_limit import BURST, DEBT, MOST, RATE, RateLimit
 from netfleet.sites.network.transport import Busy
 from netfleet.sites.network.wire import CHUNK
+from support.site_settings import under_way
 
 
 class Clock:
@@ -62,11 +63,11 @@ def test_few_at_a_time() -> None:
     limit = RateLimit(Clock())
     with ExitStack() as stack:
         for number in range(MOST):
-            assert limit.under_way("lab") == number
+            assert under_way(limit, "lab") == number
             stack.enter_context(limit.serve("lab"))
         assert not served(limit, None)
         assert served(limit, None, name="another")
-    assert limit.under_way("lab") == 0
+    assert under_way(limit, "lab") == 0
     assert served(limit, None)
 
 
@@ -75,5 +76,5 @@ def test_what_fails_is_paid_and_ended() -> None:
     for _ in range(int(BURST)):
         with pytest.raises(ValueError, match="x"), limit.serve("lab"):
             raise ValueError("x")
-    assert limit.under_way("lab") == 0
+    assert under_way(limit, "lab") == 0
     assert not served(limit, None)

@@ -39,6 +39,7 @@ from netfleet.sites.planning.folders import Plan, load_site
 from netfleet.sites.runtime.join_leave import model_message
 from netfleet.sites.runtime.membership import Membership
 from support.site_processes import plan_sites
+from support.site_settings import under_way
 
 ROUNDS, T = 10, 3  # of the training, and where the sites are
 TRIES = 3
@@ -194,23 +195,23 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "an old round": (asked(t=T - 2), DENIED, "a request for round 1 while this site is in round 3"),
     "a round to come": (asked(t=T + 2), DENIED, "a request for round 5 while this site is in round 3"),
     "a round before all": (asked(t=-2), DENIED, "a frame of round -2"),
-    "no request": (asked(kind=Kind.CHUNK, total=24), DENIED, "a request CHUNK where PULL, JOIN or MODEL was due"),
+    "no request": (asked(kind=Kind.CHUNK, total=24), DENIED, "a request CHUNK where PULL, JOIN or MODEL was expected"),
     "an answer": (asked(kind=Kind.DROPPED), DENIED, "a request DROPPED where"),
     "half a round": (asked(body=bytes(9)), DENIED, "a list of rounds of 9 bytes"),
     "too many rounds": (asked(body=bytes(8 * wire.SITES + 8)), DENIED, "a list of rounds of 524296 bytes"),
     "nothing": (lambda world: b"", DENIED, "a frame of 0 bytes is truncated"),
     "truncated header": (damaged(lambda data: data[:50]), DENIED, "a frame of 50 bytes is truncated"),
     "truncated body": (damaged(lambda data: data[:-1]), DENIED, "23 bytes of body where its header says 24"),
-    "garbled": (damaged(lambda data: data[:-1] + b"x"), DENIED, "a garbled frame: its checksum is wrong"),
+    "corrupt": (damaged(lambda data: data[:-1] + b"x"), DENIED, "a corrupt frame: its checksum is wrong"),
     "another protocol": (
         damaged(lambda data: b"HTTP" + data[4:]),
         DENIED,
-        "not netfleet's bytes: they begin with b'HTTP'",
+        "not a netfleet frame: it begins with b'HTTP'",
     ),
     "another version": (
         damaged(lambda data: data[:4] + b"\7" + data[5:]),
         DENIED,
-        "of version 7, but this node speaks 1",
+        "of version 7, but this site supports 1",
     ),
     "another kind": (damaged(lambda data: data[:5] + b"\xff" + data[6:]), DENIED, "of the unknown kind 255"),
     "oversized": (damaged(lambda data: data + bytes(LARGEST)), TOO_MUCH, "an oversized one: more than"),
@@ -218,6 +219,7 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REQUESTS)
 def test_bad_requests_of_a_neighbour(world: World, case: str) -> None:
     request, code, why = REQUESTS[case]
@@ -294,11 +296,11 @@ def test_a_flood_at_once_and_held_lines_that_are_let_go(world: World) -> None:
                 ahead = asked(t=T + 1)(world)
                 held = [channel.unary_stream(PULL)(ahead) for _ in range(MOST)]
                 readers = [asyncio.ensure_future(anext(aiter(call))) for call in held]
-                await until(lambda: limit.under_way("s1") == MOST)
+                await until(lambda: under_way(limit, "s1") == MOST)
                 for _ in range(TRIES):
                     assert await refusal(channel, asked()(world)) == TOO_MUCH
                 assert house.heard.refusals() == [("s1 (127.0.0.1)", "a flood: more than 4 requests at a time")]
-            await until(lambda: limit.under_way("s1") == 0)  # it hung up
+            await until(lambda: under_way(limit, "s1") == 0)  # it hung up
             await asyncio.gather(*readers, return_exceptions=True)
             await good_neighbour(world)
 
@@ -398,19 +400,25 @@ ANSWERS: dict[str, tuple[Callable[[World], Answers], str]] = {
     "nothing": (lambda world: [], "a truncated message: the stream ended before"),
     "a truncated frame": (lambda world: [message(world)[0][:-1]], "bytes of body where its header says"),
     "half a header": (lambda world: [b"NTFL"], "a frame of 4 bytes is truncated"),
-    "a garbled frame": (
+    "a corrupt frame": (
         lambda world: [message(world)[0], message(world)[1][:-1] + b"\xff"],
-        "a garbled frame: its checksum is wrong",
+        "a corrupt frame: its checksum is wrong",
     ),
-    "another protocol": (lambda world: [b"\x80\x04" + bytes(100)], r"begin with b'\\x80\\x04\\x00\\x00', not b'NTFL'"),
-    "chunks out of order": (chunked((14, bytes(14)), (0, bytes(14))), "bytes 14 to 28 where those from 0 on were due"),
-    "a chunk twice": (chunked((0, bytes(14)), (0, bytes(14))), "bytes 0 to 14 where those from 14 on were due"),
+    "another protocol": (lambda world: [b"\x80\x04" + bytes(100)], r"begins with b'\\x80\\x04\\x00\\x00', not b'NTFL'"),
+    "chunks out of order": (
+        chunked((14, bytes(14)), (0, bytes(14))),
+        "bytes 14 to 28 where those from 0 on were expected",
+    ),
+    "a chunk twice": (chunked((0, bytes(14)), (0, bytes(14))), "bytes 0 to 14 where those from 14 on were expected"),
     "chunks without bytes": (chunked((0, b"")), "bytes 0 to 0 where"),
-    "no head": (lambda world: message(world)[1:], "a frame CHUNK where another was due"),
-    "a request": (said(Kind.PULL), "a message of 0 bytes where|a frame PULL where another was due"),
+    "no head": (lambda world: message(world)[1:], "a frame CHUNK where another was expected"),
+    "a request": (said(Kind.PULL), "a message of 0 bytes where|a frame PULL where another was expected"),
     "gone, in another run": (said(Kind.DROPPED, run=bytes(32)), "a frame of run 000000000000"),
     "gone, says another": (said(Kind.LEFT, sender=2), "says it is from site 2"),
-    "ages ahead": (said(Kind.WAIT, t=2**60), "said to be in round 1152921504606846976, but has nothing for round 3"),
+    "ages ahead": (
+        said(Kind.WAIT, t=2**60),
+        "says that it is in round 1152921504606846976, but has nothing for round 3",
+    ),
 }
 
 
@@ -481,7 +489,7 @@ def test_bad_answers_of_a_neighbour(world: World, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", ["another run", "an old round", "NaN", "an oversized frame", "a garbled frame", "ages ahead"]
+    "case", ["another run", "an old round", "NaN", "an oversized frame", "a corrupt frame", "ages ahead"]
 )
 def test_who_has_nothing_but_bad_answers_is_as_good_as_silent(world: World, case: str) -> None:
     bad = ANSWERS[case][0](world)
@@ -531,7 +539,7 @@ def test_nothing_is_ever_unpickled(path: Path) -> None:
 
 def test_a_pickle_is_not_a_frame() -> None:
     bomb = b"\x80\x04cos\nsystem\n(S'true'\ntR." + struct.pack("!200x")
-    with pytest.raises(netfleet.errors.FrameError, match="not netfleet's bytes"):
+    with pytest.raises(netfleet.errors.FrameError, match="not a netfleet frame"):
         wire.decode(bomb)
 
 

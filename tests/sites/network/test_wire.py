@@ -102,8 +102,8 @@ GOOD = Frame(Kind.HEAD, RUN, 3, 5, 1, 0, 52, WORDS.encode()).encode()
         (GOOD[:-1], "20 bytes of body where its header says 21"),
         (GOOD + b"x", "22 bytes of body where its header says 21"),
         (GOOD + bytes(CHUNK), "is oversized; at most"),
-        (sealed(with_field(GOOD, "magic", b"HTTP")), "begin with b'HTTP'"),
-        (sealed(with_field(GOOD, "version", b"\2")), "of version 2, but this node speaks 1"),
+        (sealed(with_field(GOOD, "magic", b"HTTP")), "begins with b'HTTP'"),
+        (sealed(with_field(GOOD, "version", b"\2")), "of version 2, but this site supports 1"),
         (sealed(with_field(GOOD, "kind", b"\0")), "unknown kind 0"),
         (sealed(with_field(GOOD, "kind", b"\xff")), "unknown kind 255"),
         (sealed(with_field(GOOD, "t", struct.pack("!q", -2))), "round -2"),
@@ -174,12 +174,12 @@ HEAD, *PARTS = message(b"abcdefghij", 4)
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        ([PARTS[0]], "a frame CHUNK where another was due"),
-        ([HEAD, HEAD], "a frame HEAD where another was due"),
-        ([HEAD, PARTS[1]], "bytes 4 to 8 where those from 0 on were due"),
-        ([HEAD, PARTS[0], PARTS[0]], "bytes 0 to 4 where those from 4 on were due"),
-        ([HEAD, *PARTS, PARTS[2]], "bytes 8 to 10 where those from 10 on were due"),
-        ([HEAD, PARTS[0]._replace(body=b"")], "bytes 0 to 0 where those from 0 on were due"),
+        ([PARTS[0]], "a frame CHUNK where another was expected"),
+        ([HEAD, HEAD], "a frame HEAD where another was expected"),
+        ([HEAD, PARTS[1]], "bytes 4 to 8 where those from 0 on were expected"),
+        ([HEAD, PARTS[0], PARTS[0]], "bytes 0 to 4 where those from 4 on were expected"),
+        ([HEAD, *PARTS, PARTS[2]], "bytes 8 to 10 where those from 10 on were expected"),
+        ([HEAD, PARTS[0]._replace(body=b"")], "bytes 0 to 0 where those from 0 on were expected"),
         ([HEAD, PARTS[0]._replace(body=bytes(11))], "bytes 0 to 11"),
         ([HEAD._replace(run=OTHER)], "have different plans"),
         ([HEAD._replace(sender=4)], "says it is from site 4, but came from site 3"),
@@ -192,7 +192,7 @@ HEAD, *PARTS = message(b"abcdefghij", 4)
         ([HEAD._replace(body=b"float16[7] float64[3]")], "'float16"),
         ([HEAD._replace(body=b"\xff\n" * 512)], "where 'float32"),
         ([HEAD._replace(body=b"x" * (wire.WORDS + 1))], "a description of 1025 bytes; at most 1024 are taken"),
-        ([HEAD._replace(kind=Kind.PULL)], "a frame PULL where another was due"),
+        ([HEAD._replace(kind=Kind.PULL)], "a frame PULL where another was expected"),
     ],
 )
 def test_messages_that_are_not_as_expected_are_refused(sent: list[Frame], words: str) -> None:
@@ -337,6 +337,7 @@ def stream(rng: random.Random, sent: list[Frame]) -> Iterable[tuple[bytes, bool]
         yield mutated(rng, frame) if rng.random() < 0.25 else (frame.encode(), False)
 
 
+@pytest.mark.slow
 def test_the_assembly_survives_100_000_inputs() -> None:
     """Frames that are refused are left out here; a site gives the message up instead."""
     seen: Counter[str] = Counter()

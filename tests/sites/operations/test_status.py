@@ -120,7 +120,7 @@ def test_for_which_neighbour_a_site_waits() -> None:
     first = answer(0)
     waits = replace(first, neighbours=(replace(first.neighbours[0], waiting="is in round 3", heard=None),))
     lines = printed({i: waits if i == 0 else answer(i) for i in range(5)})
-    assert "north: waits for east, which is in round 3; never heard of" in lines
+    assert "north: waits for east, which is in round 3; never heard from" in lines
 
 
 def rejected(data: object) -> bool:

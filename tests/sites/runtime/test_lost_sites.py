@@ -108,7 +108,7 @@ def test_a_site_that_lost_its_disk_comes_back_without_having_been_dropped(tmp_pa
         assert set(sites.wait().values()) == {0}
         assert gap(sites, sites.names) < 1e-12
         check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
-        assert all(sites.events(name, "returns") for name in ("s2", "s4"))
+        assert all(sites.events(name, "rejoins") for name in ("s2", "s4"))
 
 
 def test_a_site_leaves(tmp_path: Path, capsys: Any) -> None:
@@ -144,7 +144,7 @@ def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
         assert set(sites.wait().values()) == {0}
         names = [*sites.names, "new"]
         assert gap(sites, names) < 1e-12
-        assert not any(sites.events(name, "apart") for name in names)
+        assert not any(sites.events(name, "unreachable") for name in names)
         old, new = quadratics(), quadratics(M + 1)
         A, b = torch.cat([old.A, new.A[M:]]), torch.cat([old.b, new.b[M:]])
         expected = torch.linalg.solve(A.sum(dim=0), (A @ b[..., None]).sum(dim=0))[:, 0]
@@ -157,7 +157,7 @@ def test_losing_a_cut_vertex_leaves_two_groups_that_go_on_and_say_so(tmp_path: P
         sites.start()
         sites.reach(5, "s2")
         sites.kill("s2")
-        sites.until(lambda: all(sites.events(name, "apart") for name in ("s0", "s1", "s3", "s4")))
+        sites.until(lambda: all(sites.events(name, "unreachable") for name in ("s0", "s1", "s3", "s4")))
         answers = sites.ask()
         assert components(answers) == [["s0", "s1"], ["s3", "s4"]]
         gone = [link for status in answers for link in status.neighbours if link.lost is not None]
@@ -170,7 +170,7 @@ def test_losing_a_cut_vertex_leaves_two_groups_that_go_on_and_say_so(tmp_path: P
         for pair in (["s0", "s1"], ["s3", "s4"]):
             assert gap(sites, pair) < 1e-12
             check_optimum(sites, pair, optimum(quadratics(), [int(name[1:]) for name in pair]))
-        (event,) = sites.events("s0", "apart")[-1:]
+        (event,) = sites.events("s0", "unreachable")[-1:]
         assert event["sites"] == "site 2, site 3, site 4"
 
 
@@ -230,7 +230,7 @@ def test_a_site_comes_back_while_another_is_gone(tmp_path: Path) -> None:
         rest = ["s0", "s1", "s2", "s3"]
         assert set(sites.wait(*rest).values()) == {0}
         (event,) = sites.events("s3", "joined")
-        assert event["without"].startswith("s4 ")
+        assert event["missing"].startswith("s4 ")
         assert gap(sites, rest) < 1e-12
         check_optimum(sites, rest, optimum(quadratics(), [0, 1, 2, 3]))
 

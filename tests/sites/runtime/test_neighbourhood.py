@@ -19,6 +19,7 @@ from netfleet.engines.host import Content, Tag
 from netfleet.engines.job import Job, Snapshot
 from netfleet.engines.loop import Counted, begin, train
 from netfleet.problems.synthetic import Quadratics
+from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.runtime.neighbourhood import Neighbourhood, SiteHost, why_fixed
 
 M, ROUNDS = 5, 450
@@ -77,7 +78,7 @@ def make_hosts(method: Algorithm, problem: Quadratics, air: Air) -> dict[int, Si
     for i in range(M):
         weights = {int(j): float(W[i, j]) for j in np.flatnonzero(W[i]) if j != i}
         neighbourhood = Neighbourhood(i, weights, since={j: BIRTH for j in weights if 4 in (i, j)})
-        hosts[i] = SiteHost(problem.at([i]), neighbourhood, method, air.exchange_of(i, hosts))
+        hosts[i] = SiteHost(problem.at([i]), neighbourhood, method, air.exchange_of(i, hosts), Outbox())
     return hosts
 
 
@@ -105,6 +106,7 @@ def run_sites(method: Algorithm, problem: Quadratics) -> dict[int, Any]:
     return {i: found[i] for i in range(M) if i != 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", TRACKING, ids=lambda spec: spec["kind"])
 def test_those_who_are_there_keep_the_invariant_and_reach_their_own_optimum(spec: dict[str, Any]) -> None:
     method = make_algorithm(spec)
@@ -120,6 +122,7 @@ def test_those_who_are_there_keep_the_invariant_and_reach_their_own_optimum(spec
         assert torch.allclose(state.x[0], optimum[:, 0], atol=1e-8)
 
 
+@pytest.mark.slow
 def test_without_the_ledger_the_invariant_would_break(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SiteHost, "settle", lambda self, state: state)
     problem = Quadratics(M, d=5, mu=1.0, L=1.5, heterogeneity=3.0, seed=4, dtype=torch.float64)

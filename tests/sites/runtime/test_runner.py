@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from netfleet.problems.synthetic import Quadratics
 from netfleet.sites.runtime import join_leave
 from support.site_memory import run_in_memory
 from support.site_processes import site_processes
@@ -58,3 +61,18 @@ def test_sites_end_as_soon_as_all_are_done(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(join_leave, "INFORM", 10_000.0)
     histories = run_in_memory(tmp_path, {**QUADRATICS, "rounds": 5}, 5)  # does not return if a site waits
     assert [history.rounds for history in histories] == [5] * 5
+
+
+def test_sites_stay_for_a_slow_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a neighbour that does not answer is left after `linger` seconds."""
+    grad = Quadratics.grad
+
+    def slow(*arguments: Any) -> torch.Tensor:
+        if threading.current_thread().name == "s0":
+            time.sleep(0.1)
+        return grad(*arguments)
+
+    monkeypatch.setattr(Quadratics, "grad", slow)
+    run_in_memory(tmp_path, {**QUADRATICS, "rounds": 3}, 5, linger=0.05)
+    logs = [(tmp_path / "plan" / f"s{i}" / "node.log").read_text() for i in range(5)]
+    assert all("finished" in log and "unfinished" not in log for log in logs)

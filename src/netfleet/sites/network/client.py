@@ -4,8 +4,6 @@ Pull, not push: a site asks when it is ready, waits while the neighbour still co
 nobody answers. It stores nothing that it did not ask for and check.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -122,7 +120,7 @@ class Client:
                 if frame.kind in _INSTEAD:
                     wire.check_origin(frame, self._run, contact.neighbour.number)
                     if frame.kind == Kind.WAIT and frame.t > (t := wanted.expected.t) + 1:
-                        raise FrameError(f"is said to be in round {frame.t}, but has nothing for round {t}")
+                        raise FrameError(f"says that it is in round {frame.t}, but has nothing for round {t}")
                     contact.note_round(frame.t)
                     return Answer(frame.kind, frame.t)
                 assembly.feed(frame)

@@ -1,7 +1,5 @@
 """gRPC over mutual TLS. What gRPC raises becomes netfleet's errors here, and nowhere else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -26,29 +24,24 @@ HANDSHAKE_TIMEOUT = 10.0
 RECONNECT = (0.1, 1.0)
 #: Bytes of the largest frame, and of the largest status.
 LARGEST, LARGEST_STATUS = wire.HEADER_SIZE + wire.CHUNK, 4 << 20
-_LIMITS = [
+_BOTH = [
     ("grpc.max_receive_message_length", LARGEST),
     ("grpc.max_send_message_length", LARGEST),
     ("grpc.max_metadata_size", 8192),
     ("grpc.absolute_max_metadata_size", 16384),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
 ]
 #: Bounds what a client without a certificate can use: connections (fewer than the process may open files) and time.
 _SERVER = [
-    *_LIMITS,
+    *_BOTH,
     ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", 16),
     ("grpc.max_allowed_incoming_connections", 400),
     ("grpc.max_connection_idle_ms", 600_000),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 ]
-_CLIENT = [
-    *_LIMITS,
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.enable_retries", 0),
-]
+_CLIENT = [*_BOTH, ("grpc.enable_retries", 0)]
 
 
 class GrpcTransport:
@@ -91,9 +84,8 @@ class GrpcTransport:
 
     @asynccontextmanager
     async def serve(self, handler: Handler) -> AsyncIterator[None]:
-        server = grpc.aio.server(
-            options=[*_SERVER, ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE_TIMEOUT))]
-        )
+        handshake = ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE_TIMEOUT))
+        server = grpc.aio.server(options=[*_SERVER, handshake])
         server.add_generic_rpc_handlers((_Service(handler),))
         own = [(self._identity.key, self._identity.certificate)]
         credentials = grpc.ssl_server_credentials(own, self._identity.ca, require_client_auth=True)

@@ -1,7 +1,5 @@
 """An event loop in a thread of its own, for a program that computes in the main thread."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
@@ -16,7 +14,7 @@ INTERVAL = 0.5
 class LoopThread:
     """Runs coroutines in its thread while the context lasts; the one place where the training waits for the network."""
 
-    def __enter__(self) -> LoopThread:
+    def __enter__(self) -> "LoopThread":
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._thread.start()

@@ -5,8 +5,6 @@ keeps the messages of two rounds, and those of the last finished one on disk bes
 killed at any moment: when it resumes it asks again for what it lost, and computes the same.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import NamedTuple

@@ -5,8 +5,6 @@ so the limit never slows the training down. Everything else costs one for the re
 asking for the same message again, waiting in vain, invalid requests.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -44,10 +42,6 @@ class RateLimit:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._accounts = clock, dict[str, _Account]()
 
-    def under_way(self, name: str) -> int:
-        """How many requests of a caller are being served."""
-        return self._accounts[name].under_way if name in self._accounts else 0
-
     @contextmanager
     def serve(self, name: str) -> Iterator[Served]:
         """Serve a request, or raise Busy."""
@@ -62,18 +56,14 @@ class RateLimit:
             yield served
         finally:
             account.under_way -= 1
-            _charge(account, served)
+            if served.tag is not None and (account.newest is None or served.tag > account.newest):
+                account.newest = served.tag
+                account.left += 1
+            else:
+                account.left = max(account.left - served.sent / CHUNK, -DEBT)
 
     def _account(self, name: str) -> _Account:
         now = self._clock()
         account = self._accounts.setdefault(name, _Account(BURST, now))
         account.left, account.at = min(BURST, account.left + RATE * (now - account.at)), now
         return account
-
-
-def _charge(account: _Account, served: Served) -> None:
-    if served.tag is not None and (account.newest is None or served.tag > account.newest):
-        account.newest = served.tag
-        account.left += 1
-    else:
-        account.left = max(account.left - served.sent / CHUNK, -DEBT)

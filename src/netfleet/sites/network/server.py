@@ -1,10 +1,8 @@
 """Answers neighbours that ask for this site's messages, and the operator who asks for its status."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from netfleet.engines.host import Tag
@@ -71,19 +69,15 @@ class SiteServer:
             self._news.notify_all()
 
     async def pull(self, caller: Caller, read: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:
-        with self._limited(caller) as served:
-            try:
-                frame, contact = self._accepted(await read(), caller.name)
-                async for answer in self._answers(frame, contact):
-                    data = answer.encode()
-                    contact.sent += len(data)
-                    served.sent += len(data)
-                    if answer.kind == Kind.HEAD and frame.kind == Kind.PULL:
-                        served.tag = Tag(frame.t, frame.call)
-                    yield data
-            except FrameError as error:
-                self._refused(str(caller), str(error))
-                raise
+        with self._serving(caller) as served:
+            frame, contact = self._accepted(await read(), caller.name)
+            for answer in await self._answers(frame, contact.neighbour.number):
+                data = answer.encode()
+                contact.sent += len(data)
+                served.sent += len(data)
+                if answer.kind == Kind.HEAD and frame.kind == Kind.PULL:
+                    served.tag = Tag(frame.t, frame.call)
+                yield data
 
     def _accepted(self, request: bytes, name: str) -> tuple[Frame, Contact]:
         """A request that may be answered, and its sender."""
@@ -93,7 +87,7 @@ class SiteServer:
         frame, j = wire.decode(request), contact.neighbour.number
         wire.check_origin(frame, self._run, j)
         if frame.kind not in (Kind.PULL, Kind.JOIN, Kind.MODEL):
-            raise FrameError(f"a request {frame.kind.name} where PULL, JOIN or MODEL was due")
+            raise FrameError(f"a request {frame.kind.name} where PULL, JOIN or MODEL was expected")
         if frame.kind == Kind.PULL:
             rounds = wire.unpack_rounds(frame.body)
             if self._members.answer_instead(j, frame) is None:
@@ -109,49 +103,42 @@ class SiteServer:
                 f"one round apart. A site that lost its disk can come back with netfleet node DIR --rejoin"
             )
 
-    async def _answers(self, frame: Frame, contact: Contact) -> AsyncIterator[Frame]:
-        if frame.kind == Kind.JOIN:
-            yield await asyncio.to_thread(self._members.add_link, contact.neighbour.number)
-            return
-        answer = await self._answer(frame, contact.neighbour.number)
-        if isinstance(answer, Frame):
-            yield answer
-            return
-        data = answer.data.numpy().data
-        for part in wire.message(self._run, self._site.number, frame.t, frame.call, answer.words, data):
-            yield part
-
-    async def _answer(self, frame: Frame, j: int) -> Frame | Message:
+    async def _answers(self, frame: Frame, j: int) -> Iterable[Frame]:
         """The message that was asked for, or what to answer instead; waits until there is either."""
+        if frame.kind == Kind.JOIN:
+            return [await asyncio.to_thread(self._members.add_link, j)]
         if frame.kind == Kind.MODEL:
-            return await asyncio.to_thread(self._model)
+            return self._frames(frame, await asyncio.to_thread(self._model))
         try:
             async with asyncio.timeout(HOLD), self._news:
                 while (instead := self._members.answer_instead(j, frame)) is None:
                     if (message := self._outbox.get(Tag(frame.t, frame.call))) is not None:
-                        return message
+                        return self._frames(frame, message)
                     await self._news.wait()
-                return instead
+                return [instead]
         except TimeoutError:
-            return Frame(Kind.WAIT, self._run, self._site.number, self._outbox.t)
+            return [Frame(Kind.WAIT, self._run, self._site.number, self._outbox.t)]
+
+    def _frames(self, request: Frame, answer: Message) -> Iterator[Frame]:
+        data = answer.data.numpy().data
+        return wire.message(self._run, self._site.number, request.t, request.call, answer.words, data)
 
     async def status(self, caller: Caller) -> bytes:
-        with self._limited(caller):
-            if not self._is_known(caller.name):
-                self._refused(str(caller), "asked for the status, but is neither operator nor neighbour")
-                raise FrameError("neither operator nor neighbour")
-            return await asyncio.to_thread(self._status, caller.name)
+        with self._serving(caller):
+            if self._is_known(caller.name):
+                return await asyncio.to_thread(self._status, caller.name)
+            self._refused(str(caller), "asked for the status, but is neither operator nor neighbour")
+        raise FrameError("neither operator nor neighbour")
 
     @contextmanager
-    def _limited(self, caller: Caller) -> Iterator[Served]:
+    def _serving(self, caller: Caller) -> Iterator[Served]:
         """Serve one request, unless its sender has sent too many; all unknown senders share one limit."""
-        with ExitStack() as stack:
-            try:
-                served = stack.enter_context(self.limit.serve(caller.name if self._is_known(caller.name) else ""))
-            except Busy as error:
-                self._refused(str(caller), str(error))
-                raise
-            yield served
+        try:
+            with self.limit.serve(caller.name if self._is_known(caller.name) else "") as served:
+                yield served
+        except (Busy, FrameError) as error:
+            self._refused(str(caller), str(error))
+            raise
 
     def _is_known(self, name: str) -> bool:
         return name in (OPERATOR, self._site.name) or self._members.find_neighbour(name) is not None

@@ -1,10 +1,8 @@
-"""The seam between a site and the others: how frames travel.
+"""The interface between a site and the others: how frames travel.
 
 `GrpcTransport` carries them over mutual TLS, `MemoryTransport` between sites of one process without sockets, for tests
 of everything but TLS. `Client` asks through a transport, `SiteServer` is the handler that a transport serves.
 """
-
-from __future__ import annotations
 
 import asyncio
 import time
@@ -93,7 +91,7 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self.listeners: dict[str, _Listener] = {}
 
-    def transport(self, name: str) -> MemoryTransport:
+    def transport(self, name: str) -> "MemoryTransport":
         return MemoryTransport(self, name)
 
     def disconnect(self, name: str) -> None:

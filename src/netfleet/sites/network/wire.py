@@ -20,8 +20,6 @@ A message is one `HEAD`, whose body says what its bytes are ("float32[10330] flo
 order. TLS keeps others from changing bytes; the checksum finds what a faulty memory or disk did.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -84,9 +82,9 @@ def decode(data: bytes) -> Frame:
         raise FrameError(f"a frame of {len(data)} bytes is oversized; at most {HEADER_SIZE + CHUNK} are taken")
     magic, version, kind, run, sender, t, call, offset, total, length = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise FrameError(f"these are not netfleet's bytes: they begin with {magic!r}, not {MAGIC!r}")
+        raise FrameError(f"not a netfleet frame: it begins with {magic!r}, not {MAGIC!r}")
     if version != VERSION:
-        raise FrameError(f"a frame of version {version}, but this node speaks {VERSION}; update the older of the two")
+        raise FrameError(f"a frame of version {version}, but this site supports {VERSION}; update the older of the two")
     if kind not in Kind._value2member_map_:
         raise FrameError(f"a frame of the unknown kind {kind}")
     if len(data) != HEADER_SIZE + length:
@@ -94,7 +92,7 @@ def decode(data: bytes) -> Frame:
     body = memoryview(data)[HEADER_SIZE:]
     (check,) = _CHECK.unpack_from(data, _HEADER.size)
     if check != crc32(body, crc32(data[: _HEADER.size])):
-        raise FrameError("a garbled frame: its checksum is wrong")
+        raise FrameError("a corrupt frame: its checksum is wrong")
     if t < -1 or (offset + length > total and kind == Kind.CHUNK):
         raise FrameError(f"a frame of round {t} with bytes {offset} to {offset + length} of {total}")
     return Frame(Kind(kind), run, sender, t, call, offset, total, body)
@@ -155,7 +153,7 @@ class Assembly:
         elif frame.kind == Kind.CHUNK and self._begun:
             self._chunk(frame)
         else:
-            raise FrameError(f"a frame {frame.kind.name} where another was due")
+            raise FrameError(f"a frame {frame.kind.name} where another was expected")
 
     def _head(self, frame: Frame) -> None:
         if len(frame.body) > WORDS:
@@ -168,7 +166,7 @@ class Assembly:
     def _chunk(self, frame: Frame) -> None:
         end = frame.offset + len(frame.body)
         if frame.offset != self._have or not self._have < end <= self.expected.total:
-            raise FrameError(f"bytes {frame.offset} to {end} where those from {self._have} on were due")
+            raise FrameError(f"bytes {frame.offset} to {end} where those from {self._have} on were expected")
         self._into[self._have : end] = frame.body
         self._have = end
 

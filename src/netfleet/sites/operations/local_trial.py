@@ -1,7 +1,5 @@
 """Runs all sites of a plan on one machine, for a trial: each in its own process, as it would run at its site."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
@@ -18,14 +16,17 @@ from netfleet.sites.operations.status import SiteStatus, ask_all
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Site
 
-LOG_FILE = "node.log"
+LOG_FILE, OPTIONS = "node.log", ("--log", "json", "--linger", "10")
 #: Seconds between two questions to the sites, and for which they have time to stop.
 INTERVAL, STOP = 1.0, 20.0
 
 
-def up(folder: Path, sites: Sequence[Site], operator: Identity, options: Sequence[str], console: Console) -> list[str]:
+def up(folder: Path, sites: Sequence[Site], operator: Identity, console: Console) -> list[str]:
     """Start them and wait for them; returns the names of those that failed. Each writes to its own `node.log`."""
-    with _started(folder, sites, options) as running, _bars(sites, console) as (progress, bars):
+    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
+    progress = Progress(*columns, console=console, disable=not console.is_terminal)
+    with _started(folder, sites) as running, progress:
+        bars = {site.name: progress.add_task(site.name, total=None, note="starts") for site in sites}
         while not _all_ended(running.values(), INTERVAL):
             for answer in ask_all(sites, operator, INTERVAL):
                 if answer.status is not None:
@@ -55,16 +56,14 @@ def _show(status: SiteStatus, progress: Progress, bar: TaskID) -> None:
 
 
 @contextlib.contextmanager
-def _started(
-    folder: Path, sites: Sequence[Site], options: Sequence[str]
-) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+def _started(folder: Path, sites: Sequence[Site]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """One process for each site; none outlives the context."""
     running: dict[str, subprocess.Popen[bytes]] = {}
     share = max((os.cpu_count() or 1) // len(sites), 1)
     environment = {"OMP_NUM_THREADS": str(share), **os.environ}  # they share the machine's cores
     try:
         for site in sites:
-            command = [sys.executable, "-m", "netfleet", "node", str(folder / site.name), "--log", "json", *options]
+            command = [sys.executable, "-m", "netfleet", "node", str(folder / site.name), *OPTIONS]
             with open(folder / site.name / LOG_FILE, "ab") as log:
                 running[site.name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         yield running
@@ -75,10 +74,3 @@ def _started(
         for process in running.values():
             process.kill()
             process.wait()
-
-
-@contextlib.contextmanager
-def _bars(sites: Sequence[Site], console: Console) -> Iterator[tuple[Progress, dict[str, TaskID]]]:
-    columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        yield progress, {site.name: progress.add_task(site.name, total=None, note="starts") for site in sites}

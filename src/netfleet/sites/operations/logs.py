@@ -4,8 +4,6 @@ Parts of the text come from whoever connects. So a line is bounded and has no co
 logged once for each sender and kind of reason, however often it happens; all of them are counted.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -13,7 +11,7 @@ import sys
 import threading
 from collections import Counter
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any, TextIO
 from urllib.parse import unquote
 
 from netfleet.runs.progress import Quiet
@@ -33,21 +31,14 @@ _VARYING = re.compile(
 )
 
 
-class Stream(Protocol):
-    """The file that lines are written to."""
-
-    def write(self, text: str, /) -> object: ...
-    def flush(self) -> object: ...
-
-
 class Log:
     """Events of a site, from any thread."""
 
-    def __init__(self, site: str, stream: Stream | None = None, as_json: bool = False) -> None:
+    def __init__(self, site: str, stream: TextIO | None = None, as_json: bool = False) -> None:
         self.site, self.as_json = site, as_json
         self.refusals: Counter[tuple[str, str]] = Counter()  # by sender and kind of reason
         self.lost = 0  # lines that could not be written
-        self._stream: Stream = sys.stderr if stream is None else stream
+        self._stream = sys.stderr if stream is None else stream
         self._lock = threading.RLock()
         self._reasons: Counter[str] = Counter()  # by sender
 
@@ -71,7 +62,7 @@ class Log:
             pair, first = self._place(pair)
             self.refusals[pair] += 1
             if first:
-                said = {"note": "further kinds are only counted"} if pair[1] == OTHERS[1] else {}
+                said = {"note": "further reasons are counted, not logged"} if pair[1] == OTHERS[1] else {}
                 self.event("refused", level="warning", who=name, why=why, **said)
 
     def _place(self, pair: tuple[str, str]) -> tuple[tuple[str, str], bool]:

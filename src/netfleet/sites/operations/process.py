@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
@@ -16,6 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 
 from netfleet.errors import ConfigError, DivergedError, NetfleetError
+from netfleet.files import locked
 from netfleet.registry import make_importable
 from netfleet.runs import checkpoint
 from netfleet.runs.progress import Live
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
 
 #: The environment variable that tells a site's own data factory which data to load.
 SITE_VARIABLE = "NETFLEET_SITE"
-LOCK_FILE = ".lock"
 
 
 class Stopped(KeyboardInterrupt):
@@ -46,7 +43,9 @@ def run_node(folder: Path, rejoin: bool, metrics: str | None, style: str | None,
         _check_stays(site, folder)
     os.environ[SITE_VARIABLE] = site.name
     trace_handshakes()
-    with _locked(folder), TlsRefusals() as watch:
+    with locked(folder) as mine, TlsRefusals() as watch:
+        if not mine:
+            raise ConfigError(f"{folder} is already run by another process; stop that one first")
         log = Log(site.name, watch.terminal, style == "json" or (style is None and not watch.terminal.isatty()))
         watch.listen(log.refused)
         if warning := expiry_warning("this site's certificate", identity.expires):
@@ -82,9 +81,9 @@ def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO) -> int:
             with Live(Console(file=terminal)) as live:
                 runner.run(live, rejoin)
     except Stopped:
-        runner.log.event("stopped", round=_saved_round(runner), next="start it again to resume from there")
+        runner.log.event("stopped", round=_saved_round(runner.folder), next="start it again to resume from there")
     except KeyboardInterrupt:
-        runner.log.event("interrupted", round=_saved_round(runner))
+        runner.log.event("interrupted", round=_saved_round(runner.folder))
         raise
     except DivergedError as error:
         runner.log.event("diverged", level="error", round=runner.status.t, why=error)
@@ -95,9 +94,8 @@ def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO) -> int:
     return 0
 
 
-def _saved_round(runner: SiteRunner) -> int:
-    folder = runner.folder / RUN_FOLDER
-    return checkpoint.reached(folder) if checkpoint.exists(folder) else 0
+def _saved_round(folder: Path) -> int:
+    return checkpoint.reached(folder / RUN_FOLDER) if checkpoint.exists(folder / RUN_FOLDER) else 0
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -105,29 +103,15 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let only one process run a folder; the lock ends with the process, however it ends."""
-    with open(folder / LOCK_FILE, "w", encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{folder} is already run by another process; stop that one first") from None
-        yield
-
-
 def _is_running(folder: Path) -> bool:
-    try:
-        with _locked(folder):
-            return False
-    except ConfigError:
-        return True
+    with locked(folder) as mine:
+        return not mine
 
 
 def leave(folder: Path) -> int:
     """Make a site leave: its process tells the neighbours, or this one if none is running."""
     site, experiment = load_site(folder)
-    if checkpoint.exists(folder / RUN_FOLDER) and checkpoint.reached(folder / RUN_FOLDER) >= experiment.rounds:
+    if _saved_round(folder) >= experiment.rounds:
         raise ConfigError(f"{site.name} has done all {experiment.rounds} rounds; there is nothing to leave")
     (folder / LEAVE_FILE).touch()
     if not _is_running(folder):

@@ -3,8 +3,6 @@
 The answer of another site is checked and cleaned here before anybody uses it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
@@ -63,12 +61,12 @@ class SiteStatus:
     record: Mapping[str, float | None]  # the last evaluation
     neighbours: tuple[LinkStatus, ...]
     known: Mapping[str, int]  # the last known round of every site, by number
-    apart: tuple[str, ...]  # sites that nobody in reach has heard of for long
+    apart: tuple[str, ...]  # sites that nobody in reach has heard from for long
     refused: int
     certificate_days: int
     sketches: tuple[Sketch, ...]
 
-    def for_neighbour(self, name: str) -> SiteStatus:
+    def for_neighbour(self, name: str) -> "SiteStatus":
         """What a neighbour may see: of the links its own, and no sketch."""
         own = tuple(link for link in self.neighbours if link.name == name)
         return replace(self, neighbours=own, sketches=(), apart=())

@@ -1,7 +1,5 @@
 """Prints the status of sites for the people who operate them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -116,7 +114,7 @@ def _remarks(answer: StatusAnswer) -> list[str]:
         if link.lost is not None:
             lines.append(f"{answer.name}: without {link.name} since round {link.lost}")
         elif link.waiting:
-            heard = "never heard of" if link.heard is None else f"last heard of {in_words(link.heard)} ago"
+            heard = "never heard from" if link.heard is None else f"last heard from {in_words(link.heard)} ago"
             lines.append(f"{answer.name}: waits for {link.name}, which {link.waiting}; {heard}")
     return lines
 

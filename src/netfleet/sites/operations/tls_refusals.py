@@ -18,8 +18,6 @@ while the holder of the lock waits for the full pipe; and when a site dies, what
 the reason. gRPC traces while connections are made, not while messages flow, so this does not slow messages down.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -75,7 +73,7 @@ class TlsRefusals:
 
     terminal: io.TextIOWrapper
 
-    def __enter__(self) -> TlsRefusals:
+    def __enter__(self) -> "TlsRefusals":
         sys.stderr.flush()
         self._original = os.dup(2)  # stays open: a log may write after the end
         self.terminal = open(self._original, "w", buffering=1, errors="backslashreplace", closefd=False)

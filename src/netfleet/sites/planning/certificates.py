@@ -5,8 +5,6 @@ that name and the host that the others dial. A client checks the name, not the h
 may move. The operator's certificate is for clients only. Of a site's certificate request only the public key is used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -61,12 +59,10 @@ def new_key() -> PrivateKey:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def new_authority(name: str = "netfleet CA", now: datetime | None = None) -> Authority:
+def new_authority(name: str = "netfleet CA") -> Authority:
     """A fresh self-signed authority; it may sign sites but no further authorities."""
     key, subject = new_key(), _named(name)
-    builder = _builder(subject, subject, key.public_key(), key.public_key(), LIFE + 1, now or datetime.now(UTC))
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    builder = _builder(subject, subject, key.public_key(), key.public_key(), LIFE + 1, datetime.now(UTC), signs=True)
     return Authority(builder.sign(key, hashes.SHA256()), key)
 
 
@@ -93,12 +89,10 @@ def issue(
         raise ConfigError(f"a certificate must be valid for 1 to {LIFE} days, got {days}; a year (365) is the default")
     left = (authority.certificate.not_valid_after_utc - now).days
     if days > left:
-        raise ConfigError(f"the authority ends in {left} days, before a certificate of {days} would; use --days {left}")
+        raise ConfigError(f"the authority's certificate expires in {left} days, before {days} days; use --days {left}")
     serves, signer = name != OPERATOR, authority.key
     purposes = [*[ExtendedKeyUsageOID.SERVER_AUTH] * serves, ExtendedKeyUsageOID.CLIENT_AUTH]
-    builder = _builder(_named(name), authority.certificate.subject, key, signer.public_key(), days, now)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    builder = _builder(_named(name), authority.certificate.subject, key, signer.public_key(), days, now, signs=False)
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     if serves:
         names = [_alternative(each) for each in dict.fromkeys((name, host))]
@@ -116,12 +110,18 @@ def key_pem(key: PrivateKey) -> bytes:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: PublicKey, signer: PublicKey, days: int, now: datetime
+    subject: x509.Name, issuer: x509.Name, key: PublicKey, signer: PublicKey, days: int, now: datetime, *, signs: bool
 ) -> x509.CertificateBuilder:
+    """`signs` says whether the certificate is an authority's."""
+    unused = "crl_sign content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
+    never = dict.fromkeys(unused.split(), False)
+    usage = x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, **never)
     builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
     builder = builder.not_valid_before(now - _LEEWAY).not_valid_after(now + timedelta(days=days))
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    return builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(signs, path_length=0 if signs else None), critical=True)
+    return builder.add_extension(usage, critical=True)
 
 
 def _named(name: str) -> x509.Name:
@@ -133,12 +133,6 @@ def _alternative(name: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(name))
     except ValueError:
         return x509.DNSName(name)
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    unused = "crl_sign content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
-    never = dict.fromkeys(unused.split(), False)
-    return x509.KeyUsage(digital_signature=not signs_certificates, key_cert_sign=signs_certificates, **never)
 
 
 def _may_sign(certificate: x509.Certificate) -> bool:
@@ -171,7 +165,7 @@ def read_request(path: Path, name: str) -> PublicKey:
     """The public key of a site's certificate request; the request must be signed with it and name the site."""
     names, key, signed = _parse(path, _request, "a certificate request")
     if not signed:
-        raise ConfigError(f"{path} is not signed with the key that it is for; site {name!r} must make it again")
+        raise ConfigError(f"{path} has a signature that does not match its key; site {name!r} must make it again")
     if names != [name]:
         raise ConfigError(
             f"{path} is for {', '.join(map(repr, names)) or 'no name'}, expected {name!r}; the site must make it "
@@ -264,8 +258,7 @@ def load_identity(folder: Path, name: str, now: datetime | None = None) -> Ident
             f"{node} is the certificate of {', '.join(names)}, expected {name}; use the one made for this site"
         )
     expires = min(authority.not_valid_after_utc, certificate.not_valid_after_utc)
-    authority_pem, own_pem, key_pem = map(read_bytes, (ca, node, key))
-    return Identity(name, authority_pem, own_pem, key_pem, expires)
+    return Identity(name, read_bytes(ca), read_bytes(node), read_bytes(key), expires)
 
 
 def expiry_warning(what: str, expires: datetime, now: datetime | None = None) -> str | None:

@@ -5,8 +5,6 @@ because a site may move: its neighbours then change a line of their `site.toml`.
 but only its own row. So it can check its row and the hash without knowing who else talks to whom.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -10,8 +10,6 @@
 Sites and workers have the same order.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable
@@ -52,8 +50,8 @@ class NodeEntry:
         check_name(self.name)
         if self.dialled.host in ("0.0.0.0", "::"):
             raise ConfigError(
-                f"address of {self.name}: nobody can dial {self.address}; write the address at which the other sites "
-                f"reach it, and listen = {self.address!r} if it should listen everywhere"
+                f"address of {self.name}: other machines cannot reach {self.address}; write the address at which the "
+                f"other sites reach it, and listen = {self.address!r} if it should listen everywhere"
             )
         self.listened  # noqa: B018 (raises)
 
@@ -143,11 +141,11 @@ def _host(host: str, where: str) -> str:
 
 def _check_unique(values: Iterable[str], what: str) -> None:
     """Raise if two are equal up to case: host names and some file systems ignore case."""
-    seen: dict[str, str] = {}
+    seen: set[str] = set()
     for value in values:
         if value.lower() in seen:
             raise ConfigError(f"two sites have the {what} {value!r}; each needs one of its own")
-        seen[value.lower()] = value
+        seen.add(value.lower())
 
 
 def check_hosts(nodes: Iterable[NodeEntry]) -> None:

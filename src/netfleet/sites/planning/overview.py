@@ -1,7 +1,5 @@
 """Prints a plan for the people who set it up: the sites, the firewall rules, what to do next."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from pathlib import Path
 
@@ -14,7 +12,11 @@ from netfleet.sites.planning.nodes_file import parse_address
 
 def print_plan(plan: Plan, out: Path, console: Console, brought: Collection[str] = ()) -> None:
     """Print all of it; `brought` are the sites that sent a certificate request."""
-    console.print(_sites(plan))
+    table = Table("site", "address", "neighbours", "self-weight", title=f"{plan.name}: {plan.algorithm}")
+    for site in plan.sites:
+        names = ", ".join(each.name for each in site.neighbours)
+        table.add_row(site.name, site.address, names, f"{site.weight:.6g}")
+    console.print(table)
     say(console, f"λ = {plan.lam:.6g}, spectral gap {1 - plan.lam:.6g}, run {plan.run}")
     say(console, "\nFirewall: allow these connections and no others.")
     for site in plan.sites:
@@ -24,10 +26,10 @@ def print_plan(plan: Plan, out: Path, console: Console, brought: Collection[str]
         say(console, f"  {number}. {step}")
 
 
-def print_admission(site: Site, weight: float, folder: Path, console: Console) -> None:
+def print_admission(site: Site, folder: Path, console: Console) -> None:
     """Print what to do so that a new site can join."""
     names = ", ".join(each.name for each in site.neighbours)
-    say(console, f"{site.name} is number {site.number}; each of its links has weight {weight:.6g}.")
+    say(console, f"{site.name} is number {site.number}; each of its links has weight {site.neighbours[0].weight:.6g}.")
     say(console, f"\nFirewall: allow {site.name} ({parse_address(site.address, 'address').host}) at {names}.")
     say(console, f"  {site.name}: {firewall(site)}")
     say(console, "\nNext")
@@ -42,14 +44,6 @@ def firewall(site: Site) -> str:
     port = f"TCP {dialled}" if dialled == listened else f"TCP {dialled}, forwarded to {listened},"
     hosts = [f"{each.name} ({parse_address(each.address, 'address').host})" for each in site.neighbours]
     return f"{port} from {', '.join([*hosts, 'the operator (netfleet status)'])}"
-
-
-def _sites(plan: Plan) -> Table:
-    table = Table("site", "address", "neighbours", "own weight", title=f"{plan.name}: {plan.algorithm}")
-    for site in plan.sites:
-        names = ", ".join(each.name for each in site.neighbours)
-        table.add_row(site.name, site.address, names, f"{site.weight:.6g}")
-    return table
 
 
 def _steps(out: Path, brought: Collection[str]) -> list[str]:

@@ -7,8 +7,6 @@
 Everything is made in memory first, so bad input leaves no files; then in a hidden folder that is renamed to DIR.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets
@@ -199,14 +197,12 @@ def _write_folder(out: Path, files: Files) -> None:
         raise
 
 
-def admit(
-    folder: Path, node: NodeEntry, names: Sequence[str], authority: Authority, days: int = 365
-) -> tuple[Site, float]:
-    """Let a new site join a running training; returns the site and the weight of its links.
+def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Authority, days: int) -> Site:
+    """Let a new site join a training run that is under way.
 
     It gets a folder inside the plan's, with the file that its neighbours need: a neighbour agrees by putting the file
-    into its folder. The plan and the hash of the run do not change. The new links take their weight from the own
-    weights of their two ends, so W stays symmetric and doubly stochastic.
+    into its folder. The plan and the hash of the run do not change. The new links take their weight from the
+    self-weights of their two ends, so W stays symmetric and doubly stochastic.
     """
     plan, experiment = folders.load_plan(folder / OPERATOR), folder / OPERATOR / EXPERIMENT_FILE
     others = [*plan.sites, *folders.admitted(folder / OPERATOR)]
@@ -214,15 +210,14 @@ def admit(
     site = _new_site(node, _chosen(names, others), others, plan)
     if not experiment.is_file():
         raise ConfigError(f"{experiment} is missing; copy it from any site's folder of this plan")
-    weight = site.neighbours[0].weight
-    about = _toml(asdict(Neighbour(site.name, site.number, site.address, weight)))
+    about = _toml(asdict(Neighbour(site.name, site.number, site.address, site.neighbours[0].weight)))
     files = _site_files(site, node, experiment.read_bytes(), authority, days)
     _write_folder(folder / site.name, {**files, f"{site.name}.toml": about})
     for name in names:
         if (folder / name).is_dir():  # the neighbour's folder exists here: a trial on one machine
             _write_file(folder / name / folders.NEIGHBOURS_FOLDER / f"{site.name}.toml", about)
     _write_file(folder / OPERATOR / folders.ADMITTED_FOLDER / f"{site.name}.toml", _toml(asdict(site)))
-    return site, weight
+    return site
 
 
 def _check_free(node: NodeEntry, others: Sequence[Site], folder: Path) -> None:
@@ -245,7 +240,7 @@ def _chosen(names: Sequence[str], others: Sequence[Site]) -> list[Site]:
 
 
 def _new_site(node: NodeEntry, chosen: Sequence[Site], others: Sequence[Site], plan: Plan) -> Site:
-    """The new site with its row of W: each link gets half of the smallest own weight left among its neighbours."""
+    """The new site with its row of W: each link gets half of the smallest self-weight left among its neighbours."""
     taken = {site.name: 0.0 for site in others}
     for site in others[len(plan.sites) :]:
         for each in site.neighbours:
@@ -254,7 +249,7 @@ def _new_site(node: NodeEntry, chosen: Sequence[Site], others: Sequence[Site], p
     weight = min(min(left.values()) / 2, 1 / (len(chosen) + 1))
     if weight < 1e-6:
         poorest = min(left, key=lambda name: left[name])
-        raise ConfigError(f"{poorest} has no own weight left to give to a new neighbour; choose other neighbours")
+        raise ConfigError(f"{poorest} has no self-weight left for another neighbour; choose other neighbours")
     first, own = plan.sites[0], 1 - weight * len(chosen)
     links = tuple(Neighbour(s.name, s.number, s.address, weight) for s in chosen)
     where = (str(node.dialled), str(node.listened))

@@ -1,7 +1,5 @@
 """One exchange of a round: serves this site's message, pulls those of its neighbours, and drops lost neighbours."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence
@@ -84,7 +82,7 @@ class SiteExchange:
         if j in members.neighbourhood.lost:  # in an earlier exchange of this round
             return
         if answer.kind == Kind.JOIN:
-            session.log.event("returns", neighbour=members.name(j), without_from=t, again_from=members.first_round(j))
+            session.log.event("rejoins", neighbour=members.name(j), absent_from=t, present_from=members.first_round(j))
             return
         if members.fixed is not None:
             raise TransportError(f"{members.name(j)} {why}, and {members.fixed}")
@@ -110,8 +108,6 @@ class Waiting:
 
     def __init__(self, membership: Membership, log: Log, display: Display) -> None:
         self._membership, self._log, self._display = membership, log, display
-        self._begun = self._next = 0.0
-        self._noted = False
 
     def __enter__(self) -> None:
         self._begun, self._next, self._noted = time.monotonic(), LINE, False

@@ -7,8 +7,6 @@ The flows of old links were taken back and those of the new ones start at zero. 
 whatever rounds the links begin in. Only its two ends agree on a link.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 
@@ -56,8 +54,8 @@ def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash
     checkpoint.save(members.folder / RUN_FOLDER, snapshot, host, config_hash)
     (members.folder / LEAVE_FILE).unlink(missing_ok=True)
     names = ", ".join(f"{members.name(j)} from round {first}" for j, first in sorted(links.items()))
-    without = ", ".join(f"{members.name(j)} ({members.contacts[j].waiting})" for j in sorted(neighbourhood.lost))
-    session.log.event("joined", round=t, links=names, without=without)
+    missing = ", ".join(f"{members.name(j)} ({members.contacts[j].waiting})" for j in sorted(neighbourhood.lost))
+    session.log.event("joined", round=t, links=names, missing=missing)
 
 
 async def _ask_all(session: SiteSession) -> dict[int, int]:
@@ -141,7 +139,7 @@ def model_message(snapshot: Snapshot | None) -> Message:
 
 
 async def stay(session: SiteSession, linger: float) -> None:
-    """Wait until all neighbours are done too; for one that cannot be reached at most `linger` seconds."""
+    """Wait until all neighbours are done too, or have not answered for `linger` seconds."""
     there = session.members.neighbourhood.neighbours(session.members.rounds)
     async with asyncio.TaskGroup() as group:
         for j in there:
@@ -151,17 +149,17 @@ async def stay(session: SiteSession, linger: float) -> None:
 
 async def _wait_for(session: SiteSession, j: int, linger: float) -> None:
     """Wait until neighbour j is done: it says so, or asks for what comes after the end."""
-    contact, members = session.members.contacts[j], session.members
-    wanted = Wanted(session.expected(j, members.rounds), given_up=lambda: j in members.done)
-    try:
-        async with asyncio.timeout(linger):
-            answer = await session.client.pull(contact, wanted)
-    except TimeoutError:
-        about = {"neighbour": members.name(j), "why": contact.waiting, "waited": linger}
-        session.log.event("unfinished", level="warning", **about)
-    else:
-        if answer.kind == Kind.DONE:
-            members.informed.add(j)  # the request told it that this site is done
+    contact, members, begun = session.members.contacts[j], session.members, time.monotonic()
+
+    def given_up() -> bool:
+        return j in members.done or time.monotonic() - max(begun, contact.last_heard or begun) > linger
+
+    answer = await session.client.pull(contact, Wanted(session.expected(j, members.rounds), given_up=given_up))
+    if answer.kind == Kind.DONE:
+        members.informed.add(j)  # the request told it that this site is done
+    elif j not in members.done:
+        waited = round(time.monotonic() - begun)
+        session.log.event("unfinished", level="warning", neighbour=members.name(j), why=contact.waiting, waited=waited)
 
 
 async def _inform(session: SiteSession, neighbours: set[int], seconds: float) -> None:
@@ -176,7 +174,7 @@ def leave(session: SiteSession, t: int, linger: float) -> None:
     members = session.members
     there = set(members.neighbourhood.neighbours(members.rounds))  # also those that join later
     session.loop.wait(_inform(session, there, linger))
-    untold = [members.name(j) for j in sorted(there - members.informed)]
-    session.log.event("left", round=t, untold=", ".join(untold))
-    if not untold:  # else the site has to come back and tell them
+    uninformed = [members.name(j) for j in sorted(there - members.informed)]
+    session.log.event("left", round=t, not_informed=", ".join(uninformed))
+    if not uninformed:  # else the site has to come back and tell them
         write_atomically(members.folder / LEAVE_FILE, lambda file: file.write(b"%d\n" % t))

@@ -6,8 +6,6 @@ up, because the neighbour may not be there to be asked again. A loss by this sit
 round's checkpoint, which is soon enough: the two ends may lose each other in different rounds.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Sequence
@@ -56,7 +54,7 @@ class Membership:
             found = json.loads(path.read_text(encoding="utf-8"))
             since, lost = ({int(j): int(t) for j, t in found[key].items()} for key in ("since", "lost"))
         except (ValueError, AttributeError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is not what this site has written ({error}); restore it") from None
+            raise ConfigError(f"{path} is damaged ({error}); restore it from a backup") from None
         self.neighbourhood.since |= {j: t for j, t in since.items() if j in self.contacts}
         self.neighbourhood.lost |= {j: t for j, t in lost.items() if j in self.contacts and t >= since.get(j, 0)}
 
@@ -89,9 +87,9 @@ class Membership:
             return None
         found = make(Neighbour, read_toml(path), str(path))
         if found.name != name or found.number in self.contacts or not self.site.workers <= found.number < SITES:
-            raise ConfigError(f"{path}: {found.name}, number {found.number}, is taken or wrong; restore the file")
+            raise ConfigError(f"{path}: {found.name}, number {found.number}, is used or wrong; restore the file")
         if sum(self.neighbourhood.weights.values()) + found.weight > 1 or found.weight <= 0:
-            raise ConfigError(f"{path}: a weight of {found.weight:g} leaves this site no own weight; restore the file")
+            raise ConfigError(f"{path}: a weight of {found.weight:g} leaves this site no self-weight; restore the file")
         self.contacts[found.number] = Contact(found)
         self.neighbourhood.since[found.number] = NEVER
         self.neighbourhood.weights[found.number] = found.weight

@@ -1,7 +1,5 @@
 """One site's part of the network: its row of W, the flows over its links, and the host that mixes with both."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from netfleet.engines.host import Exchange, PartialHost, Tag
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.sites.network.outbox import Outbox
+from netfleet.topology.network import Network
 
 _LOST, _SINCE, _FLOW = "lost", "since", "ledger/"
 #: The first round of a link that is not agreed on yet.
@@ -26,10 +25,11 @@ NEVER = 1 << 62
 
 
 @dataclass
-class Neighbourhood:
+class Neighbourhood(Network):
     """The network as one site knows it: row i of W, without neighbours that are lost or have not joined yet.
 
-    The training reads it and drops links in one thread; links are added in another.
+    There is no server, so no `average`; a site that is away does not run, so no `active`. The training reads this and
+    drops links in one thread; links are added in another.
     """
 
     i: int
@@ -37,7 +37,6 @@ class Neighbourhood:
     lost: dict[int, int] = field(default_factory=dict)  # lost neighbours, and the first round without each
     since: dict[int, int] = field(default_factory=dict)  # neighbours that joined later, and the link's first round
     varying: bool = True
-    freezes: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
@@ -88,17 +87,11 @@ class Neighbourhood:
         data = np.array([own, *(self.weights[j] for j in there)])
         return csr_array((data, (np.full(len(columns), self.i), columns)), shape=(self.m, self.m))
 
-    def average(self, t: int = 0) -> None:
-        """There is no server."""
-
     def sends(self, i: int, t: int = 0) -> int:
         return len(self.neighbours(t))
 
     def messages(self, t: int = 0) -> int:
         return self.sends(self.i, t)
-
-    def active(self, t: int = 0) -> None:
-        """A site that is away does not run."""
 
 
 class Ledger:
@@ -154,15 +147,10 @@ class SiteHost(PartialHost):
     decides_alone = True  # no other site is asked about this site's values
 
     def __init__(
-        self,
-        problem: Problem,
-        neighbourhood: Neighbourhood,
-        algorithm: Algorithm,
-        exchange: Exchange,
-        outbox: Outbox | None = None,
+        self, problem: Problem, neighbourhood: Neighbourhood, algorithm: Algorithm, exchange: Exchange, outbox: Outbox
     ) -> None:
         super().__init__(problem, neighbourhood, exchange, SingleSite())
-        self.neighbourhood, self._outbox, self._ledger = neighbourhood, outbox or Outbox(), Ledger(algorithm)
+        self.neighbourhood, self._outbox, self._ledger = neighbourhood, outbox, Ledger(algorithm)
         self._t = -1  # the round under way
 
     def mixer(self, t: int) -> Mix:
@@ -198,7 +186,7 @@ def why_fixed(algorithm: Algorithm) -> ConfigError | None:
     tracks = set(algorithm.State._fields) & {"y", "c"}
     if isinstance(algorithm, Compressed):
         return ConfigError(
-            f"{algorithm.title} with compress: what neighbours remember of each other cannot be taken back, so a site "
+            f"{algorithm.title} with compress: a lost neighbour cannot be removed, so a site "
             f"that is lost must come back; use patience = 0, or leave compress out"
         )
     if algorithm.conserves is None and tracks:

@@ -4,8 +4,6 @@ The training loop is the same as everywhere (`engines/loop.py`) and runs in the 
 another. In round t a site (1) has saved its state, (2) serves its message, (3) pulls its neighbours' and (4) computes.
 """
 
-from __future__ import annotations
-
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -62,16 +60,15 @@ class SiteRecorder(RunRecorder):
     def record(self, snapshot: Snapshot, host: Host) -> None:
         super().record(snapshot, host)
         self._status.note_round(snapshot, self.history.records[-1] if self.history.records else {})
-        self._check_apart()
-        if (self._session.members.folder / LEAVE_FILE).exists() and snapshot.t < self.rounds:
+        members = self._session.members
+        if (apart := members.sites_apart()) != self._apart:
+            self._apart, names, log = apart, ", ".join(members.name(k) for k in apart), self._session.log
+            if apart:
+                log.event("unreachable", level="warning", sites=names, connected=len(members.known) - len(apart) - 1)
+            else:
+                log.event("reconnected")
+        if (members.folder / LEAVE_FILE).exists() and snapshot.t < self.rounds:
             raise AskedToLeave(snapshot)
-
-    def _check_apart(self) -> None:
-        members, apart = self._session.members, self._session.members.sites_apart()
-        if apart != self._apart:
-            self._apart = apart
-            names, rest = ", ".join(members.name(k) for k in apart), len(members.known) - len(apart)
-            self._session.log.event("apart", level="warning", sites=names, goes_on_with=rest - 1)
 
 
 class SiteRunner:
@@ -121,7 +118,7 @@ class SiteRunner:
                 members.set_joining(False)
             else:
                 loop.wait(self._serve(connections))
-            self.log.event("started", round=history.resumed, rounds=members.rounds, listens=self.site.listen)
+            self.log.event("started", round=history.resumed, rounds=members.rounds, listen=self.site.listen)
             history.final = self._train(session, host, history, first, display)
             return history
 

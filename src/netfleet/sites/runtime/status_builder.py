@@ -5,8 +5,6 @@ entries with random signs that all sites share. Sketches add up like the vectors
 is that of the vectors' sum, up to a factor near 1; where that is 0, so is this.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque
