@@ -93,12 +93,12 @@ def _jobs(setting: Setting, ranks: int) -> list[Found]:
     return [*exchanges, rounds, *step_jobs] if ranks > 1 else [rounds]
 
 
-def launch(ranks: int, jobs: list[Found], haste: int = 0) -> list[Found]:
-    """What so many processes, started by torchrun, measured."""
+def launch(ranks: int, jobs: list[Found], haste: int = 0, prefix: Sequence[str] = ()) -> list[Found]:
+    """What so many processes, started by torchrun (behind `prefix`, a command that runs another), measured."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "found.json"
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command += ["-m", "benchmarks.cluster", str(out), str(haste), json.dumps(jobs)]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        command = [*prefix, *torchrun, "-m", "benchmarks.cluster", str(out), str(haste), json.dumps(jobs)]
         output(command, timeout=3600, shown=60, OMP_NUM_THREADS="1")
         found: list[Found] = json.loads(out.read_text(encoding="utf-8"))
         return found
