@@ -220,7 +220,7 @@ def test_the_sum_of_what_is_mixed_survives(kind: str, graph: Any, noisy: Problem
 @every_codec
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["net-fleet", "led", "dfedsam"])
-def test_the_simulator_equals_the_peers(kind: str, spec: Any, noisy: Problem) -> None:
+def test_the_simulator_equals_one_thread_per_worker(kind: str, spec: Any, noisy: Problem) -> None:
     if kind == "led" and CODECS.build(spec).sparse:
         pytest.skip("refused")
     extra = {"gossip": 2} if kind == "dfedsam" else {}

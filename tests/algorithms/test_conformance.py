@@ -54,7 +54,7 @@ def each_on_one_model(*others: str) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "model"), each_on_one_model("cnn"))
-def test_the_simulator_equals_the_peers_on_digits(method: Algorithm, model: str, ring: Topology) -> None:
+def test_the_simulator_equals_one_thread_per_worker_on_digits(method: Algorithm, model: str, ring: Topology) -> None:
     problem = digits_problem(5, model)
     ours, theirs = run("simulator", method, problem, ring, 3), run("threads", method, problem, ring, 3)
     assert_close(ours.snapshots[-1].state, theirs.snapshots[-1].state, 1e-5)

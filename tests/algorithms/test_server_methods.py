@@ -196,7 +196,9 @@ def test_svrg_with_a_snapshot_in_every_round_is_gradient_descent(logistic: Any) 
 
 @pytest.mark.parametrize("kind", SERVER_METHODS)
 @pytest.mark.parametrize("participation", [1.0, 0.5])
-def test_the_simulator_equals_the_peers_over_a_server(noisy: Problem, kind: str, participation: float) -> None:
+def test_the_simulator_equals_one_thread_per_worker_over_a_server(
+    noisy: Problem, kind: str, participation: float
+) -> None:
     params = {"participation": participation} if hasattr(ALGORITHMS[kind], "participation") else {}
     method = build(kind, eta=0.05, **params)
     ours, theirs = run(method, noisy, 5), run(method, noisy, 5, "threads")

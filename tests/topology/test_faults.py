@@ -202,7 +202,7 @@ def test_counters_are_as_exact_as_dropped_links_in_float32() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["drop", "fold", "ignore"])
 @pytest.mark.parametrize("kind", ["net-fleet", "led", "dfedsam"])
-def test_the_simulator_equals_the_peers(kind: str, rule: Any) -> None:
+def test_the_simulator_equals_one_thread_per_worker(kind: str, rule: Any) -> None:
     faults = Faults(loss=0.2, absent=0.2, spell=2, rule=rule)
     problem = Quadratics(8, d=4, sigma=0.3, seed=1, dtype=torch.float64)
     _, ours = run(kind, faults, 6, problem=problem)
