@@ -3,9 +3,12 @@
 import importlib
 from collections.abc import Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from netfleet.errors import ConfigError
+from netfleet.files import make_folder, write_atomically
 
 RESULTS = Path(__file__).with_name("results")
 PARTS = {
@@ -29,11 +32,15 @@ def run(names: Sequence[str], out: Path | None = None, *, quick: bool = False, s
     from benchmarks.setting import PAPER, QUICK  # imports torch, which the list of parts does not need
 
     folder = (out or RESULTS) / date.today().isoformat()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name in names or PARTS:
         print(f"{name}: {PARTS[name]}", flush=True)
         table = importlib.import_module(f"benchmarks.{name}").run(QUICK if quick else PAPER)
         path = folder / f"{name}.md"
-        path.write_text(table.markdown(), encoding="utf-8")
+        write_atomically(path, partial(_write, table.markdown()))
         print(f"wrote {path}", flush=True)
     return 0
+
+
+def _write(text: str, file: BinaryIO) -> None:
+    file.write(text.encode())

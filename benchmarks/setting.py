@@ -39,23 +39,26 @@ class Setting:
         """A number of repeats, a list of sizes, … for this thoroughness."""
         return (full, quick, tiny)[self.haste]
 
-    def images(self, samples: int = 0, tests: int = 10_000) -> Dataset:
+    def images(self, samples: int = 0, tests: int = 10_000, shape: tuple[int, ...] = (1, 28, 28)) -> Dataset:
         """Random images and labels: the time of a gradient does not depend on their content."""
         samples = min(samples or self.samples, self.samples)
         generator = randomness.torch_generator("benchmark", samples)
-        x = torch.rand(samples, 1, 28, 28, generator=generator)
+        x = torch.rand(samples, *shape, generator=generator)
         y = torch.randint(0, 10, (samples,), generator=generator)
         return Dataset("random", x, y, x[:tests], y[:tests], classes=10)
 
-    def problem(self, model: str | nn.Module, data: Dataset | None = None, m: int = 0, **more: object) -> ModuleProblem:
+    def problem(
+        self, model: str | nn.Module | dict[str, object], data: Dataset | None = None, m: int = 0, **more: object
+    ) -> ModuleProblem:
         """A model on the data, split evenly."""
         data = data or self.images()
+        shape = tuple(data.train_x.shape[1:])
         parts = np.array_split(np.arange(len(data.train_y)), m or self.m)
         options = {"batch": self.batch, **more}
-        return ModuleProblem(network(model), data, parts, **options)  # type: ignore[arg-type]
+        return ModuleProblem(network(model, shape), data, parts, **options)  # type: ignore[arg-type]
 
-    def topology(self) -> Topology:
-        return make_topology("erdos-renyi", workers=self.m)
+    def topology(self, m: int = 0) -> Topology:
+        return make_topology("erdos-renyi", workers=m or self.m)
 
 
 PAPER = Setting()
@@ -63,9 +66,9 @@ QUICK = Setting(haste=1)
 TINY = Setting(haste=2, m=4, K=2, batch=4, samples=400)
 
 
-def network(model: str | nn.Module | dict[str, object]) -> nn.Module:
+def network(model: str | nn.Module | dict[str, object], shape: tuple[int, ...] = (1, 28, 28)) -> nn.Module:
     """A model by its name or table, for images of ten classes."""
-    return model if isinstance(model, nn.Module) else MODELS.build(model, inputs=(1, 28, 28), classes=10)
+    return model if isinstance(model, nn.Module) else MODELS.build(model, inputs=shape, classes=10)
 
 
 def rounds(f: Problem, topology: Topology, steps: int) -> Callable[[], None]:

@@ -16,6 +16,7 @@ from netfleet.algorithms.schedules import SCHEDULES
 from netfleet.data import PARTITIONS, SOURCES
 from netfleet.problems import LOSSES, PROBLEMS
 from netfleet.problems.models import MODELS
+from netfleet.problems.site_weights import SITE_WEIGHTS
 from netfleet.registry import Registry, parameters
 from netfleet.runs.config import GIVEN, EngineConfig, Evaluation
 from netfleet.topology.faults import Faults
@@ -27,6 +28,7 @@ METRICS = {
     "accuracy, loss": "of the average model x̄ on the test data (for synthetic problems the loss is f itself)",
     "worker_accuracy_mean/min/max, worker_loss_…": "over the workers' own models xᵢ",
     "train_loss, grad_norm2": "f(x̄) and ‖∇f(x̄)‖² over the workers' training data",
+    "accuracy_se, train_loss_se, …": "standard error of a value that was estimated from a part of the samples",
     "consensus_error": "(1/m) Σᵢ ‖xᵢ − x̄‖²",
     "stationarity": "grad_norm2 + consensus_error, eq. (4) of the paper",
     "tracking_error": "‖Σᵢ (yᵢ − gᵢ)‖ of tracking methods, ‖Σᵢ cᵢ‖ of methods with a correction: 0 up to rounding",
@@ -36,6 +38,19 @@ METRICS = {
     "seconds": "spent in rounds so far, without evaluation; the only column that differs between equal runs",
 }
 
+WEIGHTS_NOTE = """How much each worker counts: f = Σᵢ pᵢ fᵢ, exactly, for every method in every engine. A list has a
+number for each worker. Worker i computes m pᵢ fᵢ in place of fᵢ, so one with a large share needs a smaller step size,
+by up to the factor m pᵢ; `cap` bounds it. f, ∇f and the means over workers count by the weights; x̄ is the plain
+average, which the workers agree on.
+
+"""
+EVALUATION_NOTE = """
+A value from a part of the samples is an unbiased estimate and has a standard error. The part is drawn at random, once,
+from the run's seed: for each worker's model its own test samples, from each worker's data its own training samples. The
+estimate of ‖∇f‖² may be below 0 where ∇f almost vanishes, and the lowest and the highest of the workers' estimated
+scores lie a little too far apart. Under BatchNorm f itself depends on which samples are normalised together.
+"""
+
 HEAD = """# Experiment files
 
 Made by `python docs/make_reference.py` from the code; do not edit by hand.
@@ -43,7 +58,8 @@ Made by `python docs/make_reference.py` from the code; do not edit by hand.
 An experiment is a TOML file. A *kind* is a name (`model = "mlp"`), a table with parameters (`model = {kind
 = "mlp", hidden = [128]}`), or `"package.module:factory"` for a part of your own. `path`s are relative to the
 current folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` changes any value:
-`algorithms.eta=0.1` for every algorithm, `algorithms.net-fleet.K=5` or `algorithms.0.K=5` for one.
+`algorithms.eta=0.1` for every algorithm, and for one by its label, kind or index `'algorithms[NET-FLEET].K=5'`,
+`algorithms.net-fleet.K=5` or `algorithms.0.K=5`. Brackets take labels with dots and spaces.
 
 | top-level key | default | |
 |---|---|---|
@@ -56,6 +72,23 @@ current folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` cha
 | `[[algorithms]]` | net-fleet | one or more; `label` names the curve |
 | `[network]` | no failures | lost and late messages, absent workers |
 | `[evaluation]`, `[engine]` | | below |
+
+## Runs: resume, lengthen, sweep, compare
+
+- `netfleet run FILE --out DIR --resume` resumes the unfinished runs in DIR. With a larger `rounds` it lengthens
+  finished ones: `--set rounds=500` gives bit for bit what 500 rounds from the start give. Nothing else may differ,
+  step sizes included; a `cosine` schedule therefore keeps its own `rounds`. Otherwise the error names the keys that
+  differ.
+- `netfleet sweep FILE --over KEY=A,B --over KEY2=C,D` runs every combination, each in its own folder of `--out`. Keys
+  and values are written as for `--set`. `algorithms.K` is set where a method has a K; a run that several points share
+  is made once. The same command resumes. What is refused or diverges is marked, and the others run. `sweep.csv` and
+  `sweep.png` show `--metric`: lines over one key, a heat map per method over two.
+- `netfleet compare DIR…` reads the runs below one or more folders. It shows the mean over seeds of `--metric`, and
+  the difference to the best method (or `--to LABEL`) with a 95 % Student-t interval. Differences are taken seed by
+  seed, because runs of one seed share graph, split and mini-batches. `--at best` or `--at ROUND` takes other values
+  than the last, `--target 0.9` counts rounds. `--write FILE.csv`, `.md` or `.tex` and `--figure FILE.png` write
+  files; `--format csv` prints the table for a program. A label in two folders gets the folder's name in front, and
+  one with two settings in a folder (`netfleet tune`) what differs behind.
 
 ## Parts of your own
 
@@ -187,7 +220,11 @@ def algorithms() -> str:
     known = {name: ALGORITHMS[name] for name in sorted(ALGORITHMS)}
     (eta,) = {parameters(method)["eta"].default for method in known.values()}
     items = (
-        (f"`{name}`", "server" if getattr(method, "server", False) else "graph", signature(method, ("eta",)))
+        (
+            ", ".join(f"`{n}`" for n in ALGORITHMS.names(name)),
+            "server" if getattr(method, "server", False) else "graph",
+            signature(method, ("eta",)),
+        )
         for name, method in known.items()
     )
     used = {name for method in known.values() for name in parameters(method)}
@@ -216,8 +253,9 @@ def reference() -> str:
     parts = [
         HEAD,
         registry("Graphs: `[topology]`", GRAPHS, "All take `workers`; a random graph is a function of the seed.\n\n"),
-        registry("Weights: `topology.weights`", WEIGHTS),
-        registry("Problems: `[problem]`", PROBLEMS),
+        registry("Weights: `topology.weights`", WEIGHTS, "[weights.md](weights.md) says which to take.\n\n"),
+        registry("Problems: `[problem]`", PROBLEMS)
+        + registry("Site weights: `problem.weights`", SITE_WEIGHTS, WEIGHTS_NOTE),
         registry("Data: `problem.data`", SOURCES),
         registry("Partitions: `problem.partition`", PARTITIONS),
         registry("Models: `problem.model`", MODELS),
@@ -226,7 +264,7 @@ def reference() -> str:
         registry("Compression: `compress` in an algorithm's table", CODECS, COMPRESS_NOTE),
         registry("Step sizes: `eta`", SCHEDULES, "A number, or one of these tables. t counts rounds.\n\n"),
         fields("`[network]`", Faults) + NETWORK_NOTE,
-        fields("`[evaluation]`", Evaluation),
+        fields("`[evaluation]`", Evaluation) + EVALUATION_NOTE,
         fields("`[engine]`", EngineConfig),
         "\n## What a history records\n\n| column | |\n|---|---|\n",
         "".join(f"| {name} | {text} |\n" for name, text in METRICS.items()),

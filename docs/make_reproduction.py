@@ -20,7 +20,7 @@ from netfleet.runs.history import History
 from reproduce import output
 from reproduce.claims import Verdict, last, smoothed
 from reproduce.panels import Panel, find_panels
-from reproduce.runs import histories
+from reproduce.runs import histories, planned
 from reproduce.store import Store, file_name
 
 ROOT = Path(__file__).parents[1]
@@ -60,7 +60,7 @@ def values(panels: Sequence[Panel], store: Store, link: str) -> str:
 
 def step_sizes(panels: Sequence[Panel], store: Store, link: str) -> str:
     """x̄ and workers at the end of curves over the same step sizes: a row per panel, a column per step size."""
-    ends = [[_ends(runs, link)[:2] for runs in histories(panel, store).values()] for panel in panels]
+    ends = [[_ends(runs, link)[:2] if runs else "–" for runs in histories(panel, store).values()] for panel in panels]
     rows = [(panel.title, *(" / ".join(pair) for pair in row)) for panel, row in zip(panels, ends, strict=True)]
     return _pipes(("x̄ / workers, %", *(curve.label for curve in panels[0].curves)), rows)
 
@@ -94,8 +94,9 @@ def _reached(runs: Sequence[History], level: float) -> str:
 
 def counts_of(found: Sequence[output.JudgedClaim], column: int = 0) -> str:
     known = [v for judged in found if (v := judged.verdicts[column]) is not None]
-    verdicts = [v.holds for v in known]
-    counts = {"undecided": verdicts.count(None), "not run": len(found) - len(verdicts)}
+    verdicts, lost = [v.holds for v in known], sum(bool(v.diverged) for v in known)
+    close = verdicts.count(None) - lost
+    counts = {"too close to call": close, "undecided": lost, "not run": len(found) - len(known)}
     rest = "".join(f", {count} {word}" for word, count in counts.items() if count)
     narrow = sum(v.provisional for v in known)
     aside = f" ({narrow} of the verdicts are provisional)" if narrow else ""
@@ -121,12 +122,12 @@ def paper_lines() -> list[output.JudgedClaim]:
 
 
 def claims() -> str:
-    """The claims tables: first the claims that do not hold by x̄; figure 2 has its own."""
+    """The claims tables: first the claims that do not hold by x̄, last those that do; figure 2 has its own."""
     found, small = paper_lines(), output.judged_claims(FIGURES[SMALL], STORE)
     parts = [score(), output.LEGEND]
-    for title, wanted in (("do not hold", False), ("hold", True)):
-        some = [judged for judged in found if bool((v := judged.verdicts[0]) and v.holds) is wanted]
-        parts += [f"### Claims that {title} by x̄", markdown(some)]
+    for title, wanted in (("do not hold", False), ("are too close to call or not run", None), ("hold", True)):
+        some = [judged for judged in found if ((v := judged.verdicts[0]) and v.holds) is wanted]
+        parts += [f"### Claims that {title} by x̄", markdown(some)] if some else []
     note = "These runs have 10 workers and a narrow ResNet, so the verdicts are not about the paper's setting:"
     return "\n\n".join([*parts, "### Figure 2, cut down", note, markdown(small)])
 
@@ -135,7 +136,10 @@ def score() -> str:
     """How many of the paper's claims hold, in a sentence."""
     found = paper_lines()
     both = f"by the average model x̄ {counts_of(found)}; by the workers' own models {counts_of(found, 1)}"
-    return f"Of {len(found)} checks of the paper's claims on MNIST, {both}."
+    panels = [panel for name in PAPER for panel in FIGURES[name]]
+    every, absent = len(planned(panels)), len(planned(panels, STORE))
+    part = f" So far {every - absent} of their {every} runs are stored." if absent else ""
+    return f"Of {len(found)} checks of the paper's claims on MNIST, {both}.{part}"
 
 
 def filled(text: str) -> str:

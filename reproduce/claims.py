@@ -1,7 +1,8 @@
 """What the paper claims, as checks on the curves of a panel, and the verdict on each.
 
-A measure turns the values of some curves into one number. `end` is the mean of the last WINDOW evaluations, as in the
-paper's smoothed curves; `overall` is the mean over all rounds, which shows who learns faster.
+A measure compares curves by differences, or takes their values, seed by seed, and picks the least or the greatest of
+the means. `end` is the mean of the last WINDOW evaluations, as in the paper's smoothed curves; `overall` is the mean
+over all rounds, which shows who learns faster. A verdict is decided if the whole interval over seeds lies on one side.
 """
 
 import functools
@@ -9,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,35 +17,32 @@ import numpy.typing as npt
 
 from netfleet.errors import ConfigError
 from netfleet.registry import Registry
+from netfleet.report.intervals import interval
 from netfleet.runs.history import History
 
-Values = Mapping[str, float]
 Histories = Mapping[str, Sequence[History]]
 Floats = npt.NDArray[np.float64]
 WINDOW = 10
 
 
-class Reading(NamedTuple):
-    """What "test accuracy" may mean."""
-
-    words: str
-    doubt: float  # a verdict of one seed that is decided by less is provisional
-
-
-#: The paper does not say which it means. Three seeds of one run end 0.6 points apart (reproduce/seeds.toml), by the
-#: workers 0.9, and the part of the test samples that these are scored on can move a number by as much again.
-COLUMNS = {"accuracy": Reading("x̄", 0.006), "worker_accuracy_mean": Reading("workers", 0.015)}
+#: What "test accuracy" may mean; the paper does not say which.
+COLUMNS = {"accuracy": "x̄", "worker_accuracy_mean": "workers"}
+#: A verdict of one seed that is decided by less is provisional: seeds of one run end about as far apart (seeds.toml).
+DOUBT = 0.01
 
 
 class Measure(NamedTuple):
-    """A number made of the values of some curves, and of these numbers over seeds."""
+    """Values and differences of curves, (a, b) for a − b, of which the `pick` of the means over seeds is the number."""
 
-    labels: tuple[str, ...]
     unit: Literal["%", "points"]
-    number: Callable[[Values], float]
+    terms: tuple[tuple[str, str | None], ...]
+    pick: Callable[[Iterable[float]], float] = min
     least: int = 1  # labels that it needs
-    over: Callable[[Sequence[float]], float] = fmean
-    seeds: int = 1  # seeds that it needs
+    spread: bool = False  # the number is the range of the values over seeds
+
+    @property
+    def labels(self) -> list[str]:
+        return list(dict.fromkeys(label for term in self.terms for label in term if label is not None))
 
 
 MEASURES: Registry[Measure] = Registry("measure", returns=Measure)
@@ -53,12 +50,12 @@ MEASURES: Registry[Measure] = Registry("measure", returns=Measure)
 
 @MEASURES.register("value")
 def value(of: str) -> Measure:
-    return Measure((of,), "%", lambda v: v[of])
+    return Measure("%", ((of, None),))
 
 
 @MEASURES.register("lowest")
 def lowest(of: list[str]) -> Measure:
-    return Measure(tuple(of), "%", lambda v: min(v[label] for label in of))
+    return Measure("%", tuple((label, None) for label in of))
 
 
 @MEASURES.register("lead")
@@ -67,25 +64,25 @@ def lead(of: str | list[str], over: str | list[str]) -> Measure:
     ahead, behind = ([x] if isinstance(x, str) else list(x) for x in (of, over))
     if not ahead or not behind:
         raise ConfigError("measure 'lead' needs a curve or more in of, and in over")
-    return Measure((*ahead, *behind), "points", lambda v: min(v[a] for a in ahead) - max(v[b] for b in behind))
+    return Measure("points", tuple(itertools.product(ahead, behind)))
 
 
 @MEASURES.register("range")
 def between(of: list[str]) -> Measure:
     """By how much the highest of some curves is above the lowest."""
-    return Measure(tuple(of), "points", lambda v: max(v[x] for x in of) - min(v[x] for x in of), 2)
+    return Measure("points", tuple(itertools.permutations(of, 2)), max, 2)
 
 
 @MEASURES.register("least-step")
 def least_step(of: list[str]) -> Measure:
     """The least step up from each curve to the next: above 0 if their values rise in this order."""
-    return Measure(tuple(of), "points", lambda v: min(v[b] - v[a] for a, b in itertools.pairwise(of)), 2)
+    return Measure("points", tuple((b, a) for a, b in itertools.pairwise(of)), least=2)
 
 
 @MEASURES.register("seed-range")
 def seed_range(of: str) -> Measure:
     """By how much a curve's best seed is above its worst."""
-    return Measure((of,), "points", lambda v: v[of], over=lambda numbers: max(numbers) - min(numbers), seeds=2)
+    return Measure("points", ((of, None),), spread=True)
 
 
 @dataclass(frozen=True)
@@ -127,6 +124,10 @@ class Claim:
         """Whether a number lies in the claim's range; NaN does not."""
         return self.at_least <= number <= self.at_most
 
+    @property
+    def bounds(self) -> list[float]:
+        return [bound for bound in (self.at_least, self.at_most) if math.isfinite(bound)]
+
     def rule(self) -> str:
         if math.isfinite(self.at_least) and math.isfinite(self.at_most):
             return f"{self.show(self.at_least)} to {self.show(self.at_most)}"
@@ -138,7 +139,7 @@ class Claim:
 
 
 class Verdict(NamedTuple):
-    """Our number for a claim: mean over seeds, lowest and highest over seeds (and the window's evaluations).
+    """Our number for a claim, and its interval over seeds.
 
     A claim about a curve that diverged is undecided: a diverged run has no accuracy to compare.
     """
@@ -150,18 +151,13 @@ class Verdict(NamedTuple):
     seeds: int
     asked: int
     diverged: tuple[str, ...] = ()
-    doubt: float = 0.0
     part: str = ""  # how many of the rounds were run; empty: all
 
     @property
     def holds(self) -> bool | None:
-        """None where it is undecided."""
-        return None if self.diverged else self.claim.holds(self.number)
-
-    @property
-    def close(self) -> bool:
-        """Whether an evaluation or seed of the spread decides otherwise."""
-        return any(self.claim.holds(bound) != self.holds for bound in (self.low, self.high))
+        """None where it is undecided: a run diverged, or the interval lies on both sides of a bound."""
+        sides = {self.claim.holds(self.low), self.claim.holds(self.number), self.claim.holds(self.high)}
+        return None if self.diverged or len(sides) > 1 else sides.pop()
 
     @property
     def margin(self) -> float:
@@ -171,63 +167,53 @@ class Verdict(NamedTuple):
     @property
     def provisional(self) -> bool:
         """Whether another seed may well decide otherwise."""
-        return self.holds is not None and (self.close or (self.seeds == 1 and self.margin < self.doubt))
+        return self.holds is not None and self.seeds == 1 and not self.claim.made.spread and self.margin < DOUBT
 
     @property
     def words(self) -> str:
         if self.diverged:
             return f"undecided: {', '.join(self.diverged)} diverged"
-        notes = ["within the spread"] if self.close else ["provisional"] if self.provisional else []
+        notes = ["provisional"] if self.provisional else []
         notes += [f"{self.seeds} of {self.asked} seeds"] if self.seeds < self.asked else []
         notes += [self.part] if self.part else []
-        return ("holds" if self.holds else "does not hold") + (f" ({', '.join(notes)})" if notes else "")
+        verdict = {True: "holds", False: "does not hold", None: "too close to call"}[self.holds]
+        return verdict + (f" ({', '.join(notes)})" if notes else "")
 
     def ours(self) -> str:
-        """The number and its spread in brackets."""
+        """The number and its interval in brackets."""
         if not math.isfinite(self.number):
             return "–"
-        digits = 1 if self.claim.made.unit == "%" and self.margin >= 0.001 else 2  # enough to tell it from the bound
-        spread = f" [{100 * self.low:.{digits}f}, {100 * self.high:.{digits}f}]" if self.high - self.low > 1e-9 else ""
+        nearest = min(self.margin, *(abs(end - at) for end in (self.low, self.high) for at in self.claim.bounds))
+        digits = 1 if self.claim.made.unit == "%" and nearest >= 0.001 else 2  # enough to tell it from the bound
+        spread = f" [{100 * self.low:.{digits}f}, {100 * self.high:.{digits}f}]" if self.high > self.low else ""
         return self.claim.show(self.number, digits) + spread
 
 
 def judge(claim: Claim, curves: Histories, column: str = "accuracy", asked: int = 1, part: str = "") -> Verdict | None:
     """The verdict from the histories of each label; None where runs are missing or did not measure the column."""
-    measure, doubt = claim.made, COLUMNS[column].doubt
+    measure = claim.made
     chosen = {label: {history.seed: history for history in curves.get(label, ())} for label in measure.labels}
     seeds = sorted(set.intersection(*map(set, chosen.values())))
-    by_seed = [{label: runs[seed] for label, runs in chosen.items()} for seed in seeds]
-    lost = dict.fromkeys(label for runs in by_seed for label, history in runs.items() if history.diverged)
-    if lost:
-        return Verdict(claim, math.nan, math.nan, math.nan, len(seeds), asked, tuple(lost))
-    if len(by_seed) < measure.seeds or any(column not in h.columns for runs in by_seed for h in runs.values()):
+    used = [(label, runs[seed]) for seed in seeds for label, runs in chosen.items()]
+    if lost := tuple(dict.fromkeys(label for label, history in used if history.diverged)):
+        return Verdict(claim, math.nan, math.nan, math.nan, len(seeds), asked, lost)
+    if len(seeds) < 1 + measure.spread or any(column not in history.columns for _, history in used):
         return None
-    numbers = [_number(claim, runs, column) for runs in by_seed]
-    number = float(measure.over(numbers))
-    around = [near for runs in by_seed for near in _around(claim, runs, column)]
-    every = [number] if measure.seeds > 1 else [*numbers, *around]
-    return Verdict(claim, number, min(every), max(every), len(numbers), asked, (), doubt, part)
+    ends = {label: [_end(runs[seed], column, claim.take) for seed in seeds] for label, runs in chosen.items()}
+    if measure.spread:
+        number = float(np.ptp(ends[measure.labels[0]]))
+        return Verdict(claim, number, number, number, len(seeds), asked, (), part)
+    found = [interval(np.subtract(ends[a], ends[b] if b else 0.0).tolist()) for a, b in measure.terms]
+    mean, low, high = (measure.pick(getattr(term, name) for term in found) for name in ("mean", "low", "high"))
+    return Verdict(claim, mean, low, high, len(seeds), asked, (), part)
 
 
-def _number(claim: Claim, runs: Mapping[str, History], column: str) -> float:
-    """The measure of the values at the end, or of the means over rounds of the curves through all values."""
-    found = {}
-    for label, history in runs.items():
-        rounds, values = (last if claim.take == "end" else series)(history, column)
-        if claim.take == "end" or len(values) < 2:
-            found[label] = float(values.mean())
-        else:
-            found[label] = float(np.trapezoid(values, rounds) / (rounds[-1] - rounds[0]))
-    return claim.made.number(found)
-
-
-def _around(claim: Claim, runs: Mapping[str, History], column: str) -> list[float]:
-    """The measure at each of the last evaluations alone, where the claim is about the end."""
-    if claim.take != "end":
-        return []
-    values = {label: last(history, column)[1] for label, history in runs.items()}
-    count = min(len(v) for v in values.values())
-    return [claim.made.number({label: float(v[i - count]) for label, v in values.items()}) for i in range(count)]
+def _end(history: History, column: str, take: str) -> float:
+    """The mean of the last values, or over rounds of the curve through all values."""
+    rounds, values = (last if take == "end" else series)(history, column)
+    if take == "end" or len(values) < 2:
+        return float(values.mean())
+    return float(np.trapezoid(values, rounds) / (rounds[-1] - rounds[0]))
 
 
 def series(history: History, column: str) -> tuple[Floats, Floats]:

@@ -9,15 +9,15 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from netfleet.errors import ConfigError
-from netfleet.files import write_atomically
+from netfleet.errors import ConfigError, StorageError
+from netfleet.files import make_folder, write_atomically
 from netfleet.runs.checkpoint import MANIFEST
 from netfleet.runs.progress import Live
 from reproduce import output, runs
 from reproduce.panels import Panel, choose, find_panels, scaled
 from reproduce.speedup import figure as fits
 from reproduce.speedup import study as speedup
-from reproduce.store import Store, make_folder, rehash, short
+from reproduce.store import Store, rehash, short
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ def run(options: Options) -> int:
         except KeyboardInterrupt:
             print("netfleet: interrupted; run the same command again to resume", file=sys.stderr)
             return 130
+        except StorageError as error:
+            raise StorageError(f"{error}. Then run the same command again to resume") from None
     return 0
 
 

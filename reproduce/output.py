@@ -12,20 +12,20 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from rich.text import Text
 
+from netfleet.report.intervals import LEVEL
 from netfleet.report.plots import ACCURACY, LOSS, QUANTITIES, Subplot, draw_panels
 from netfleet.runs.history import has
-from reproduce.claims import COLUMNS, WINDOW, Claim, Verdict, judge, smoothed
+from reproduce.claims import COLUMNS, DOUBT, WINDOW, Claim, Verdict, judge, smoothed
 from reproduce.panels import Panel
 from reproduce.runs import histories
 from reproduce.store import Store
 
 WIDTH, HEIGHT = 5.2, 3.1
-DOUBTS = " or ".join(f"{100 * reading.doubt:.1f} points ({reading.words})" for reading in COLUMNS.values())
 LEGEND = (
     "x̄ is the average of the workers' models; “workers” is the mean accuracy of their own models. A number is the mean "
-    f"of the last {WINDOW} evaluations; in brackets the lowest and highest of these evaluations and of all seeds. "
-    f"“Provisional”: one seed, and decided by less than {DOUBTS}; “within the spread”: an evaluation or seed decides "
-    "otherwise."
+    f"of the last {WINDOW} evaluations and over seeds; in brackets its {100 * LEVEL:.0f} % interval over seeds "
+    "(Student's t), from differences between runs of the same seed. “Too close to call”: the interval lies on both "
+    f"sides of the bound. “Provisional”: one seed, and decided by less than {100 * DOUBT:.0f} point."
 )
 
 
@@ -86,7 +86,7 @@ def judged_claims(panels: Sequence[Panel], store: Store) -> list[JudgedClaim]:
 
 def console_table(found: Sequence[JudgedClaim]) -> Table:
     """The claims for a terminal: each verdict stands under its number."""
-    readings = [f"ours, {reading.words}" for reading in COLUMNS.values()]
+    readings = [f"ours, {reading}" for reading in COLUMNS.values()]
     table = Table("#", "claim", "paper", *readings, header_style="bold")
     for panel, group in itertools.groupby(found, key=lambda judged: judged.panel.name):
         table.add_section()

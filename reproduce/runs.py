@@ -15,7 +15,7 @@ from rich.console import Console
 from netfleet import engines
 from netfleet.algorithms.build import make_algorithm
 from netfleet.errors import ConfigError
-from netfleet.files import locked
+from netfleet.files import locked, make_folder
 from netfleet.runs import checkpoint
 from netfleet.runs.build import build_job, build_setting
 from netfleet.runs.config import Experiment, RunConfig
@@ -23,7 +23,7 @@ from netfleet.runs.history import History
 from netfleet.runs.progress import Display, Live, Quiet, in_words
 from netfleet.runs.run import run_one
 from reproduce.panels import Panel
-from reproduce.store import Store, make_folder, rounded, short
+from reproduce.store import Store, rounded, short
 
 
 class Work(NamedTuple):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from netfleet.errors import CheckpointError, ConfigError
-from netfleet.files import write_atomically
+from netfleet.errors import CheckpointError
+from netfleet.files import make_folder, write_atomically
 from netfleet.runs.config import RunConfig, config_hash, experiment
 from netfleet.runs.history import History
 
@@ -79,14 +79,6 @@ def short(run_hash: str) -> str:
 
 def file_name(run_hash: str) -> str:
     return f"{short(run_hash)}.json"
-
-
-def make_folder(path: Path) -> None:
-    """A folder to write to, with those above it."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write to {path}: {error}; choose another --out or --work") from None
 
 
 def written(history: History) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -11,8 +11,8 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from scipy import stats
 
+from netfleet.report.intervals import Interval, interval
 from netfleet.report.plots import DPI, INK, MARKERS, MUTED, OTHERS, OURS, STYLE, TICKS
 from reproduce.speedup.study import Results, Study
 
@@ -73,22 +73,6 @@ def measured(known: Sequence[tuple[Study, Results]]) -> list[tuple[Study, Measur
     return found
 
 
-class Interval(NamedTuple):
-    """A mean over seeds with its 95 % confidence interval (Student's); with one seed there is none."""
-
-    mean: float
-    half: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Self:
-        n = len(values)
-        half = float(stats.t.ppf(0.975, n - 1) * np.std(values, ddof=1) / math.sqrt(n)) if n > 1 else None
-        return cls(float(np.mean(values)), half)
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}{'' if self.half is None else f' ± {self.half:.2f}'}".replace("-", "−")
-
-
 class Fit(NamedTuple):
     """Power laws through rows: the metric goes as (mSK)^work, and as m^workers (SK)^steps."""
 
@@ -114,8 +98,8 @@ def fit(measured: Sequence[Row]) -> Fit | None:
         return None
     slope = float(np.mean(laws[1]))
     factor = float(np.exp(np.mean(np.log([row.mean for row in finite]) - slope * (m + SK))))  # amid the rows' means
-    workers, steps = (None, None) if both is None else (Interval.of(both[1]), Interval.of(both[2]))
-    return Fit(Interval.of(laws[1]), factor, workers, steps)
+    workers, steps = (None, None) if both is None else (interval(both[1]), interval(both[2]))
+    return Fit(interval(laws[1]), factor, workers, steps)
 
 
 def _solve(variables: Sequence[Floats], y: Floats) -> Floats | None:
@@ -126,10 +110,17 @@ def _solve(variables: Sequence[Floats], y: Floats) -> Floats | None:
     return np.asarray(np.linalg.lstsq(X, y, rcond=None)[0])
 
 
+def _shown(exponent: Interval | None) -> str:
+    if exponent is None:
+        return "–"
+    half = f" ± {exponent.high - exponent.mean:.2f}" if exponent.seeds > 1 else ""
+    return f"{exponent.mean:.2f}{half}".replace("-", "−")
+
+
 def slopes(found: Sequence[tuple[Study, Measured]]) -> list[tuple[str, ...]]:
     """Under HEADINGS, the exponents of every line in each of the ranges that has enough points."""
     return [
-        (study.title, label, words, str(len(some)), *(str(e or "–") for e in (law.workers, law.steps, law.work)))
+        (study.title, label, words, str(len(some)), *map(_shown, (law.workers, law.steps, law.work)))
         for study, lines in found
         for label, line in lines.items()
         for words, times in RANGES.items()
@@ -187,7 +178,7 @@ def _draw_metric(axes: Axes, study: Study, lines: Measured) -> None:
         if law := fit(inside):
             ends = [min(row.work for row in inside), max(row.work for row in inside)]
             axes.plot(ends, [law.at(end) for end in ends], color=color, linewidth=1.2)
-            words += f": slope {law.work}"
+            words += f": slope {_shown(law.work)}"
         diverged = sum(not np.isfinite(row.mean) for row in rows)
         words += f" ({diverged} diverged)" if diverged else ""
         _marks(axes, [(row.work, row.mean, row.inside()) for row in rows], color, shape, words, 1.5)

@@ -27,6 +27,7 @@ from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem
 from netfleet.runs.build import Setting, build_job, build_setting
 from netfleet.runs.config import Experiment, config_hash, experiment, make, read_toml
+from netfleet.runs.metrics import measure_objective
 from netfleet.runs.progress import Display
 from netfleet.runs.run import run_one
 from netfleet.theory import bounds as theory
@@ -208,8 +209,8 @@ class Watched:
 
     def _grad(self, x: Tensor, sample: Sample) -> Tensor:
         if self._calls % self._stride == self._stride // 2:
-            slope = self._inner.objective(x.mean(dim=0), self._samples)[1]
-            self.total += theory.metric(slope, x, self._L)
+            found = measure_objective(self._inner, x.mean(dim=0), self._samples)
+            self.total += theory.metric(found["grad_norm2"], x, self._L)
             self.count += 1
         self._calls += 1
         return self._inner.grad(x, sample)

@@ -27,6 +27,10 @@ class CheckpointError(NetfleetError):
     """A checkpoint or history that cannot be read, or that belongs to another run."""
 
 
+class StorageError(NetfleetError, OSError):
+    """A file that cannot be written: the disk is full or read-only; what was written before is intact."""
+
+
 class TransportError(NetfleetError):
     """A neighbour that did not answer in time or went away."""
 
@@ -40,4 +44,4 @@ class EngineError(NetfleetError):
 
 
 class DivergedError(NetfleetError, ArithmeticError):
-    """A run that produced a non-finite value; what it had reached before is kept."""
+    """A run with a value that is not finite, or that has blown up by the end; what it had reached before is kept."""

@@ -1,5 +1,6 @@
-"""Atomic writes (a crash leaves the old file or the new one, never half of it), and locks between processes."""
+"""Atomic writes (a crash or a full disk leaves the old file or the new one), and locks between processes."""
 
+import errno
 import fcntl
 import functools
 import os
@@ -8,24 +9,78 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from netfleet.errors import StorageError
+
+_FULL, _FORBIDDEN = (errno.ENOSPC, errno.EDQUOT), (errno.EROFS, errno.EACCES, errno.EPERM)
+
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
     """Write a file so that a crash at any moment leaves the old one or the new one, durable when this returns.
 
+    Where that fails (a full disk), the old one stays, and StorageError says what to do.
+
     It is created with the mode (less the umask), so a secret with 0o600 is never anyone else's to read.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)  # one that a crash left behind would keep its own mode
-    with open(temporary, "wb", opener=functools.partial(os.open, mode=mode)) as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
+    with writing(path), _removed_on_error(temporary):
+        temporary.unlink(missing_ok=True)  # one that a crash left behind would keep its own mode
+        with open(temporary, "wb", opener=functools.partial(os.open, mode=mode)) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, durable when this returns; where that fails, the file is as before."""
+    with writing(path), open(path, "ab", buffering=0) as file:
+        end = file.tell()
+        try:
+            data = f"{line}\n".encode()
+            while data:  # a disk with little space takes a part
+                data = data[file.write(data) :]
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                file.truncate(end)
+            raise
+
+
+def make_folder(path: Path) -> None:
+    """A folder to write to, with those above it."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Within the context, what the system says when a path cannot be written becomes one sentence with a remedy."""
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        remedy = "check the disk, or choose another folder"
+        if error.errno in _FULL:
+            remedy = "free some space there, or choose another folder"
+        elif error.errno in _FORBIDDEN:
+            remedy = "make its folder writable, or choose another folder"
+        raise StorageError(f"cannot write {path}: {error.strerror or error}; {remedy}") from None
+
+
+@contextmanager
+def _removed_on_error(temporary: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

@@ -252,7 +252,7 @@ class _Local(Problem):
     def at(self, workers: Sequence[int]) -> Problem:
         return self
 
-    def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
+    def objective(self, x: Tensor) -> tuple[Tensor, Tensor]:
         raise ConfigError("a closure has no exact objective")
 
     def evaluate(self, x: Tensor, **options: object) -> Scores:

@@ -30,12 +30,15 @@ class Registry(Generic[T]):
     def __init__(self, what: str, returns: type | None = None) -> None:
         self.what, self.returns = what, returns
         self._factories: dict[str, Callable[..., T]] = {}
+        #: Other names of factories; a resolved specification has the first name.
+        self.aliases: dict[str, str] = {}
 
-    def register(self, name: str) -> Callable[[F], F]:
-        """Decorator: make a factory known under `name`."""
+    def register(self, name: str, *aliases: str) -> Callable[[F], F]:
+        """Decorator: make a factory known under `name`, and understand the aliases."""
 
         def add(factory: F) -> F:
             self._factories[name] = factory  # type: ignore[assignment]
+            self.aliases |= dict.fromkeys(aliases, name)
             return factory
 
         return add
@@ -43,16 +46,20 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._factories)
 
+    def names(self, name: str) -> list[str]:
+        """A factory's name and its aliases."""
+        return [name, *(alias for alias, known in self.aliases.items() if known == name)]
+
     def __getitem__(self, name: str) -> Callable[..., T]:
         """The factory called `name`, or the object that `"package.module:factory"` points to."""
-        if name in self._factories:
-            return self._factories[name]
+        if (known := self.aliases.get(name, name)) in self._factories:
+            return self._factories[known]
         if ":" in name:
             factory: Callable[..., T] = load_object(name, self.what)
             return factory
+        near, known = suggestion(name, [*self, *self.aliases]), ", ".join(sorted(self))
         raise ConfigError(
-            f"unknown {self.what} {name!r}{suggestion(name, self)}; known: {', '.join(sorted(self))}, "
-            f"or 'package.module:factory' for your own"
+            f"unknown {self.what} {name!r}{near}; known: {known}, or 'package.module:factory' for your own"
         )
 
     def resolve(self, spec: Spec, given: Mapping[str, object] | None = None) -> dict[str, Any]:
@@ -69,7 +76,7 @@ class Registry(Generic[T]):
         if missing:
             raise ConfigError(f"{self.what} {kind!r} needs {', '.join(missing)}; add {missing[0]} = …")
         defaults = {k: p.default for k, p in hints.items() if p.default is not p.empty and k not in (given or {})}
-        return {"kind": kind, **defaults, **params}
+        return {"kind": self.aliases.get(kind, kind), **defaults, **params}
 
     def build(self, spec: Spec, **given: object) -> T:
         """Call the factory with the specification's parameters and those of `given` that it accepts."""

@@ -80,6 +80,12 @@ def test_topology_describes_and_draws(tmp_path: Path, capsys: Any) -> None:
     assert "power of two" in capsys.readouterr().err
 
 
+def test_a_topology_of_no_workers_is_refused(tmp_path: Path, capsys: Any) -> None:
+    assert main(["topology", "ring", "--workers", "0", "--out", str(tmp_path / "ring.png")]) == 2
+    assert "workers must be a whole number from 1 on, got 0" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_algorithms_are_listed_with_citations(capsys: Any) -> None:
     assert main(["algorithms"]) == 0
     listing = capsys.readouterr().out
@@ -109,7 +115,7 @@ assert not loaded, loaded
     commands = {title: [line.split()[0] for line in lines.splitlines()] for title, lines in groups.items()}
     commands.pop("options")
     assert list(commands.values()) == [
-        ["run", "tune", "theory", "topology", "algorithms"],
+        ["run", "tune", "sweep", "compare", "theory", "topology", "algorithms"],
         ["reproduce", "bench"],
         ["plan", "up", "node", "status", "admit", "leave"],
     ]
@@ -121,6 +127,41 @@ def test_every_command_has_help(command: str, capsys: Any) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])
     assert f"usage: netfleet {command}" in capsys.readouterr().out
+
+
+def without_reader(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in a pipe whose other end is closed, as after `| head`."""
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        command = [sys.executable, "-m", "netfleet", *arguments]
+        return subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    finally:
+        os.close(write)
+
+
+@pytest.mark.parametrize("arguments", [["algorithms"], ["algorithms", "net-fleet"], ["bench", "--list"], ["--help"]])
+def test_a_list_that_nobody_reads_ends_quietly(arguments: list[str]) -> None:
+    done = without_reader(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["theory", "--only", *SMALL], ["reproduce"]])
+def test_a_slower_list_that_nobody_reads_ends_quietly(arguments: list[str]) -> None:
+    done = without_reader(*arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_job_goes_on_when_nobody_reads_its_output(tmp_path: Path) -> None:
+    done = without_reader("run", *SMALL, "--out", str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "report.html").exists()
+    assert all(History.load(path.parent).rounds == 4 for path in tmp_path.glob("*/config.json"))
+    done = without_reader("topology", "ring", "--out", str(tmp_path / "ring.png"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "ring.png").exists()
 
 
 @pytest.mark.parametrize(("command", "folder"), [("bench", "benchmarks"), ("reproduce", "reproduce")])

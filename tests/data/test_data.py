@@ -9,6 +9,7 @@ import os
 import struct
 import tarfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -346,8 +347,10 @@ def test_a_failed_download_says_what_to_do(
     collection = publish_images(tmp_path / "elsewhere")
     (tmp_path / "empty").mkdir()
     collection = collection._replace(url=url or serve(tmp_path / "empty"))
-    with pytest.raises(DataError, match=rf"toy: {NAMES[0]}.gz.*{reason}.*set path .*NETFLEET_DATA.*copy them to"):
+    words = rf"toy: {NAMES[0]}.gz.*{reason}.*set path .*NETFLEET_DATA.*copy them to"
+    with pytest.raises(DataError, match=words) as failed:
         locate(collection, None, {"XDG_CACHE_HOME": str(tmp_path)})
+    assert "urllib" not in "".join(traceback.format_exception(failed.value))
     assert list((tmp_path / "netfleet/toy").iterdir()) == []
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from netfleet.data import PARTITIONS, Dataset, label_counts, make_partition
+from netfleet.data import PARTITIONS, Dataset, hold_out, label_counts, make_partition
 from netfleet.errors import ConfigError, DataError
 
 MNIST_COUNTS = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -261,3 +261,31 @@ def test_a_users_own_partition_is_checked(name: str, message: str) -> None:
 def test_a_users_own_partition_may_be_lists() -> None:
     parts = part(f"{__name__}:own_lists", np.zeros(4), 2)
     assert [(rows.dtype, rows.tolist()) for rows in parts] == [(np.int64, [0, 1])] * 2
+
+
+# Rows held out for choices
+
+
+@pytest.mark.parametrize("spec", ["shared", "iid", {"kind": "shards", "per_worker": 2}])
+def test_held_out_rows_are_no_workers_and_take_the_place_of_the_test_rows(spec: Any) -> None:
+    labels = np.arange(500) % 10
+    whole = dataset(labels)
+    whole.train_x[:, 0] = torch.arange(500)
+    parts = make_partition(spec, whole, 5, 0)
+    data, kept = hold_out(whole, parts, 0.2, seed=3)
+    held = set(data.test_x[:, 0].long().tolist())
+    assert 60 < len(held) < 140
+    assert all(set(part) == set(before) - held for part, before in zip(kept, parts, strict=True))
+    assert torch.equal(data.test_y, data.train_y[sorted(held)])
+    same, unchanged = hold_out(whole, parts, 0.0, seed=3)
+    assert same is whole
+    assert unchanged is parts
+
+
+@pytest.mark.parametrize(
+    ("share", "message"), [(1.0, "from 0 to below 1, got 1"), (-0.1, "got -0.1"), (0.99, "takes all rows of worker")]
+)
+def test_a_share_that_cannot_be_held_out(share: float, message: str) -> None:
+    whole = dataset(np.arange(20) % 2)
+    with pytest.raises(ConfigError, match=message):
+        hold_out(whole, make_partition("iid", whole, 10, 0), share, seed=0)

@@ -15,6 +15,7 @@ from netfleet.engines import Job, make_engine
 from netfleet.gradients.replica import flatten
 from netfleet.problems.models import MODELS
 from netfleet.problems.synthetic import Logistic, Quadratics
+from netfleet.runs.metrics import measure_objective
 from support.problems import Memory, batch_norm_net, digits_problem, dropout_net, matrix_mix, rollout
 
 
@@ -68,12 +69,62 @@ def test_workers_that_share_all_data_have_one_objective() -> None:
     assert value.item() == pytest.approx(F.cross_entropy(module(data.train_x), data.train_y).item(), rel=1e-5)
 
 
-def test_the_objective_can_be_budgeted() -> None:
-    problem = digits_problem(4)
+@pytest.mark.parametrize("partition", ["shared", "iid", {"kind": "dirichlet", "alpha": 1.0}])
+def test_estimates_from_some_training_samples_are_unbiased(partition: Any) -> None:
+    """Also where workers share their data, have parts of unequal sizes, or use all of a small part."""
+    problem = digits_problem(6, "softmax", dtype=torch.float64, partition=partition)
     x = problem.start()
-    exact, estimate = problem.objective(x)[1], problem.objective(x, limit=400)[1]
-    assert not torch.equal(exact, estimate)
-    assert torch.nn.functional.cosine_similarity(exact, estimate, dim=0) > 0.9
+    for _ in range(10):
+        x = x - 0.5 * problem.objective(x)[1]
+    exact, drawn, naive = measure_objective(problem, x, 0), [], []
+    for problem.seed in range(150):
+        drawn.append(measure_objective(problem, x, 300))
+        naive.append(problem.estimated_objective(x, 50).gradient.square().sum().item())
+    for name, most in (("train_loss", 1.2), ("grad_norm2", 1.5)):
+        values = np.array([record[name] for record in drawn])
+        errors = np.array([record[f"{name}_se"] for record in drawn])
+        assert abs(values.mean() - exact[name]) < 4 * values.std() / np.sqrt(len(values))
+        assert 0.8 < np.sqrt(np.mean(errors**2)) / values.std() < most
+    assert np.mean(naive) > exact["grad_norm2"] + 4 * np.std(naive) / np.sqrt(len(naive)), "too large by its variance"
+    assert "train_loss_se" not in exact
+
+
+def test_an_estimate_from_more_samples_than_there_are_is_exact() -> None:
+    problem = digits_problem(4)
+    value, gradient, deviations = problem.estimated_objective(problem.start(), 1000)
+    assert deviations is None
+    assert all(torch.equal(a, b) for a, b in zip((value, gradient), problem.objective(problem.start()), strict=True))
+
+
+@pytest.mark.parametrize("partition", ["iid", {"kind": "dirichlet", "alpha": 1.0}])
+def test_estimates_do_not_depend_on_which_host_has_which_workers(partition: Any) -> None:
+    problem = digits_problem(6, "softmax", dtype=torch.float64, partition=partition)
+    value, gradient, deviations = problem.estimated_objective(problem.start(), 50)
+    parts = [(problem.at(workers), len(workers) / 6) for workers in ((3, 1), (0, 5, 4, 2))]
+    found = [(part.estimated_objective(problem.start(), 50), share) for part, share in parts]
+    assert torch.allclose(sum(share * part.value for part, share in found), value)
+    assert torch.allclose(sum(share * part.gradient for part, share in found), gradient)
+    for i in range(2):
+        assert torch.allclose(sum(share * part.deviations[i] for part, share in found), deviations[i])
+
+
+def test_scores_on_some_test_samples_are_unbiased_and_each_worker_has_its_own() -> None:
+    problem = digits_problem(3, "softmax", dtype=torch.float64)
+    x = problem.start().repeat(3, 1)
+    exact = problem.evaluate(x, workers=(0, 1, 2))
+    assert (exact.loss_error, exact.accuracy_error) == (None, None)
+    drawn = []
+    for problem.seed in range(200):
+        drawn.append(problem.evaluate(x, workers=(0, 1, 2), limit=50))
+    for name in ("loss", "accuracy"):
+        values = torch.stack([getattr(scores, name) for scores in drawn])
+        errors = torch.stack([getattr(scores, f"{name}_error") for scores in drawn])
+        assert not torch.equal(values[:, 0], values[:, 1])
+        miss = values.mean(0) - getattr(exact, name)
+        assert (miss.abs() < 4 * values.std(0) / np.sqrt(len(values))).all()
+        assert torch.allclose(errors.square().mean(0).sqrt(), values.std(0), rtol=0.3)
+    together = problem.evaluate(x[:1], limit=50), problem.evaluate(x[:1], limit=50)
+    assert together[0] == together[1], "the same rows in every evaluation"
 
 
 def test_images_lie_with_their_channels_last_even_if_there_is_one() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -293,11 +294,17 @@ def test_diverged_runs_are_marked_and_never_the_best() -> None:
     assert summary([history(diverged=True)])[0].mark == "diverged after round 50"
 
 
-def test_verdict_names_the_two_best_and_hedges_when_they_are_close() -> None:
+def test_the_verdict_compares_the_two_best_seed_by_seed() -> None:
     assert verdict(summary(comparison())).startswith("NET-FLEET ends with the highest accuracy of x̄, 86.19 ± 1.00 %")
     close = [history(label, seed, end=end) for label, end in (("A", 0.9), ("B", 0.899)) for seed in (0, 1)]
-    assert "within one standard deviation" in verdict(summary(close))
-    assert "within" not in verdict(summary(comparison()))
+    assert "the difference over 2 seeds is 0.10 to 0.10 points (95 % interval)" in verdict(summary(close))
+    crossed = [
+        history(label, seed, end=end)
+        for seed, pair in enumerate(((0.9, 0.8), (0.8, 0.85)))
+        for label, end in zip("AB", pair, strict=True)
+    ]
+    assert "2 seeds do not tell them apart" in verdict(summary(crossed))
+    assert "seeds" not in verdict(summary([history("A"), history("B", end=0.8)]))
     assert "nearest to the optimum" in verdict(summary(comparison(labels=False, optimum=True)))
     assert verdict(summary([history()])) == ""
 
@@ -392,6 +399,32 @@ def test_the_page_has_every_figure_and_a_switch(page: Page) -> None:
     assert page.source.count(" checked>") == 1
 
 
+MEASURED = """<script>
+const names = [...document.querySelectorAll("tbody th")].map(cell => {
+  const range = document.createRange();
+  range.selectNodeContents([...cell.childNodes].find(node => node.nodeType === 3 && node.data.trim()));
+  return new Set([...range.getClientRects()].map(line => line.top)).size;
+});
+document.title = "lines: " + names;
+</script></body>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [420, 1200])
+def test_names_are_not_broken_into_letters(tmp_path: Path, width: int) -> None:
+    path = tmp_path / "report.html"
+    names = ["NET-FLEET", "Momentum Tracking"]
+    source = report(path, [history(name, seed) for name in names for seed in (0, 1)], labels=False).source
+    path.write_text(source.replace("</body>", MEASURED), encoding="utf-8")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", f"--window-size={width},900"]
+    command = ["chromium", *flags, "--dump-dom", path.as_uri()]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    found = re.search(r"<title>lines: ([\d,]+)</title>", shown)
+    assert found is not None
+    assert max(map(int, found[1].split(","))) <= 2
+
+
 @pytest.mark.slow
 def test_a_page_without_labels_or_tracking_is_the_same_each_time(tmp_path: Path) -> None:
     run = history("DSGD", labels=False, tracking=False)
@@ -416,3 +449,10 @@ def test_a_large_page_stays_small(tmp_path: Path) -> None:
 def test_importing_the_report_does_not_import_torch() -> None:
     code = "import netfleet.report, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_values_that_no_axis_can_hold_are_left_out() -> None:
+    huge = history()
+    for record, loss in zip(huge.records, (1.0, 10.0, 1e150, 1e250, 1e300, 1e307), strict=True):
+        record |= {"loss": loss, "consensus_error": loss}
+    assert saved(draw_curves([huge])) > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,6 +92,52 @@ def test_files_of_a_later_round_are_left_alone(tmp_path: Path) -> None:
     early.write_bytes(b"being written by another host")
     two_hosts(tmp_path, x, 8)
     assert early.exists()
+
+
+def test_a_flipped_bit_anywhere_is_found_or_harmless(tmp_path: Path) -> None:
+    x = torch.randn(5, 3)
+    two_hosts(tmp_path, x, 7)
+    before = checkpoint.load(tmp_path, "abc", NetFleet.State, CPU)
+    for path in sorted(tmp_path.iterdir()):
+        sound, silent = path.read_bytes(), 0
+        for place in range(len(sound)):
+            flipped = bytes([sound[place] ^ 1 << place % 8])
+            path.write_bytes(sound[:place] + flipped + sound[place + 1 :])
+            try:
+                found = checkpoint.load(tmp_path, "abc", NetFleet.State, CPU)
+            except CheckpointError as error:
+                words = str(error)
+            else:  # a bit of the words around the checksum, or white space
+                silent, words = silent + 1, ""
+                assert (found.t, found.bytes) == (before.t, before.bytes)
+                assert all(torch.equal(a, b) for a, b in zip(found.state, before.state, strict=True))
+            assert not words or str(tmp_path) in words
+        assert silent < len(sound) / 5
+        path.write_bytes(sound)
+
+
+@pytest.mark.parametrize("name", [checkpoint.MANIFEST, "checkpoint-*.safetensors"])
+def test_a_damaged_file_is_named_with_a_remedy(tmp_path: Path, name: str) -> None:
+    checkpoint.save(tmp_path, snapshot(torch.randn(3, 4)), host(0, 1, 2), "abc")
+    (path,) = tmp_path.glob(name)
+    data = path.read_bytes()
+    at = data.index(b'"t": 7') + 5 if path.suffix == ".json" else len(data) - 5
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    words = rf"{path} is damaged: its checksum .* delete {tmp_path / checkpoint.MANIFEST} to start"
+    with pytest.raises(CheckpointError, match=words):
+        checkpoint.load(tmp_path, "abc", NetFleet.State, CPU)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_checksum_and_is_read(tmp_path: Path) -> None:
+    x = torch.randn(3, 4)
+    checkpoint.save(tmp_path, snapshot(x), host(0, 1, 2), "abc")
+    (path,) = tmp_path.glob("*.safetensors")
+    safetensors.torch.save_file(safetensors.torch.load_file(path), path, {"run": "abc"})
+    manifest = tmp_path / checkpoint.MANIFEST
+    table = json.loads(manifest.read_text())
+    del table["crc32"]
+    manifest.write_text(json.dumps(table))
+    assert torch.equal(checkpoint.load(tmp_path, "abc", NetFleet.State, CPU).state.x, x)
 
 
 def test_what_is_missing_or_of_another_run_is_said(tmp_path: Path) -> None:

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
 
 from netfleet import ConfigError, DataError, NetfleetError, TopologyError, load_experiment, run_experiment
+from netfleet.algorithms.build import make_algorithm
 from netfleet.cli import main
-from netfleet.runs.config import experiment, parse_overrides
+from netfleet.runs.config import experiment
+from netfleet.runs.overrides import parse_overrides, split_values
 from netfleet.runs.run import without_none
 from netfleet.topology.graphs import GRAPHS
 
@@ -251,8 +255,31 @@ def test_overrides_can_address_one_algorithm() -> None:
     demo = load_experiment(None, ["algorithms.net-fleet.K=3", "algorithms.1.eta=0.5"])
     assert [a.get("K") for a in demo.algorithms] == [3, 10, None, None]
     assert [a["eta"] for a in demo.algorithms] == [0.05, 0.5, 0.05, 0.05]
-    with pytest.raises(ConfigError, match="no table there has the index or kind 'scaffold'"):
+    with pytest.raises(
+        ConfigError, match="no table there has the index, kind or label 'scaffold'; there are: net-fleet, "
+    ):
         load_experiment(None, ["algorithms.scaffold.K=3"])
+
+
+def test_overrides_can_address_an_algorithm_by_its_label() -> None:
+    labelled = [{"kind": "net-fleet", "K": k, "label": f"ours, K = {k}"} for k in (1, 5)]
+    table = changed(algorithms=[*labelled, {"kind": "dsgd"}, {"kind": "dsgd", "compress": "cast"}, {"kind": "gnsd"}])
+    parse_overrides(["algorithms[ours, K = 5].eta=0.5", "algorithms.DSGD, cast.eta=0.25"], table)
+    parse_overrides(["algorithms[GT-SGD (gnsd)].eta=0.75", "algorithms[ours, K = 1].compress.kind=cast"], table)
+    assert [a.get("eta") for a in table["algorithms"]] == [None, 0.5, None, 0.25, 0.75]
+    assert experiment(table).algorithms[0]["compress"]["kind"] == "cast"
+    assert [run.label for run in experiment(table).runs()][2:] == ["DSGD", "DSGD, cast", "GT-SGD (gnsd)"]
+    with pytest.raises(ConfigError, match=r"kind or label 'our, K = 5' \(did you mean 'ours, k = 5'\?\); there are: "):
+        parse_overrides(["algorithms[our, K = 5].eta=0.5"], table)
+
+
+@given(
+    st.lists(
+        st.from_regex(r"[a-z0-9]+|\"[a-z,\]]*\"|\[[0-9, ]*\]|\{a = [0-9], b = \[1,2\]\}", fullmatch=True), min_size=1
+    )
+)
+def test_commas_inside_quotes_lists_and_tables_do_not_part_values(texts: list[str]) -> None:
+    assert split_values(",".join(texts)) == texts
 
 
 @pytest.mark.parametrize("kind", sorted(set(GRAPHS) - {"edge-list"}))
@@ -290,3 +317,20 @@ def test_the_demo_is_valid_toml_with_the_papers_four_methods() -> None:
     path = Path(__file__).parents[2] / "src" / "netfleet" / "runs" / "demo.toml"
     kinds = {a["kind"] for a in tomllib.loads(path.read_text())["algorithms"]}
     assert kinds == {"net-fleet", "ld-sgd", "dsgd", "gt-sgd"}
+
+
+@pytest.mark.parametrize(
+    ("alias", "kind", "label"),
+    [
+        ("gnsd", "gt-sgd", "GT-SGD (gnsd)"),
+        ("gt-dsgd", "gt-sgd", "GT-SGD (gt-dsgd)"),
+        ("local-sgd", "fedavg", "FedAvg (local-sgd)"),
+        ("g-fedavg", "generalized-fedavg", "Generalized FedAvg (g-fedavg)"),
+    ],
+)
+def test_names_that_the_paper_uses_are_understood_and_say_what_they_are(alias: str, kind: str, label: str) -> None:
+    (ours,), (theirs,) = (experiment(BASE | {"algorithms": [{"kind": name}]}).runs() for name in (alias, kind))
+    assert (ours.label, ours.hash) == (label, theirs.hash)
+    named = experiment(BASE | {"algorithms": [{"kind": alias, "label": "mine"}]}).runs()[0]
+    assert named.label == "mine"
+    assert type(make_algorithm(alias)) is type(make_algorithm(kind))

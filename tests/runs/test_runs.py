@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,7 +35,8 @@ from netfleet import (
 )
 from netfleet.cli import main
 from netfleet.engines import loop
-from netfleet.errors import CheckpointError
+from netfleet.errors import CheckpointError, StorageError
+from netfleet.files import append_line, write_atomically
 from netfleet.runs import build, recorder
 from netfleet.runs.checkpoint import load
 from netfleet.runs.config import experiment
@@ -127,7 +132,7 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     run_experiment(experiment(TABLE), tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(CheckpointError):
-        run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, resume=True)
+        run_experiment(experiment({**TABLE, "rounds": 11}), tmp_path, resume=True)
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
@@ -196,8 +201,17 @@ def test_runs_of_others_are_not_touched(tmp_path: Path) -> None:
     run_experiment(experiment(TABLE), tmp_path)
     with pytest.raises(CheckpointError, match=r"already holds runs .* add --resume"):
         run_experiment(experiment(TABLE), tmp_path)
-    with pytest.raises(CheckpointError, match="resume with the experiment that it was started with"):
-        run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, resume=True)
+    other = {**TABLE, "topology": {"kind": "path", "workers": 4}}
+    words = (
+        r'of another experiment: topology.kind is "ring" there and "path" here; resume with the experiment that it was'
+    )
+    for resume in (False, True):
+        with pytest.raises(CheckpointError, match=words):
+            run_experiment(experiment(other), tmp_path, resume=resume)
+    with pytest.raises(
+        CheckpointError, match=r"rounds is 12 there and 11 here; a resumed run can only grow; set rounds=12"
+    ):
+        run_experiment(experiment({**TABLE, "rounds": 11}), tmp_path, resume=True)
     longer = run_experiment(experiment({**TABLE, "rounds": 13}), tmp_path, overwrite=True)
     assert longer[0].rounds == 13
 
@@ -217,6 +231,78 @@ def test_a_damaged_checkpoint_is_refused_with_a_remedy(tmp_path: Path, damage: A
     path.write_bytes(path.read_bytes()[:-10] if damage == "truncate" else damage)
     with pytest.raises(CheckpointError, match=r"delete .*checkpoint.json to start the run from the beginning"):
         run_experiment(experiment(TABLE), tmp_path, resume=True)
+
+
+class FullDisk:
+    """An fsync that fails once, at its nth call, as on a full disk; `name` is the file that it was for."""
+
+    def __init__(self, fails_at: int, code: int = errno.ENOSPC) -> None:
+        self.left, self.code, self.name, self._sync = fails_at, code, "", os.fsync
+
+    def __call__(self, handle: int) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.name = Path(os.readlink(f"/proc/self/fd/{handle}")).name.removeprefix(".").removesuffix(".tmp")
+            raise OSError(self.code, os.strerror(self.code))
+        self._sync(handle)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old\n")
+    for write in (lambda: write_atomically(path, lambda file: file.write(b"new")), lambda: append_line(path, "new")):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", FullDisk(1, code))
+            with pytest.raises(StorageError, match=f"cannot write {path}: {os.strerror(code)}; .* another folder"):
+                write()
+        assert path.read_bytes() == b"old\n"
+        assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(StorageError, match=r"cannot write /dev/full: No space left on device; free some space there"):
+        append_line(Path("/dev/full"), "new")
+
+
+def test_a_full_disk_stops_a_run_with_a_sentence_and_it_resumes_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = TABLE | {"algorithms": TABLE["algorithms"][:1]}
+    whole, hit = run_experiment(experiment(table))[0], set()
+    for fails_at in range(1, 40):
+        out, disk = tmp_path / str(fails_at), FullDisk(fails_at)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", disk)
+            with contextlib.suppress(StorageError):
+                run_experiment(experiment(table), out)
+        hit.add(re.sub(r"\d+-\w+", "N", disk.name))
+        assert not list(out.rglob(".*"))
+        assert run_experiment(experiment(table), out, resume=True)[0].timeless() == whole.timeless()
+        if not disk.name:
+            break
+    files = {"experiment.toml", "config.json", "history.jsonl", "checkpoint.json", "checkpoint-N.safetensors"}
+    assert files <= hit
+    assert "" in hit  # every write has failed once
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["history.jsonl", "curves.png", "report.html"])
+def test_the_command_says_how_to_resume_after_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, name: str
+) -> None:
+    def sync(handle: int) -> None:
+        if name in os.readlink(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    file, out = tmp_path / "my.toml", tmp_path / "out"
+    file.write_text(tomli_w.dumps(TABLE))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", sync)
+        assert main(["run", str(file), "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"{name}: No space left on device; free some space" in said
+    assert said.endswith(f"Resume with: netfleet run {file} --out {out} --resume\n")
+    assert main(["run", str(file), "--out", str(out), "--resume"]) == 0
+    assert (out / "report.html").exists()
 
 
 def test_divergence_says_who_when_and_why_and_keeps_the_last_good_state(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from netfleet.runs.build import build_setting
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
 from netfleet.runs.progress import Quiet
-from netfleet.runs.tuning import Outcome, at_the_edge, best, rounds_to, score, stages, starts, trials, tune
+from netfleet.runs.tuning import Outcome, Trial, at_the_edge, best, rounds_to, score, stages, starts, trials, tune
 
 
 def quadratics(**changes: Any) -> Any:
@@ -48,6 +48,17 @@ def test_every_method_is_tried_on_the_same_grid() -> None:
         found["NET-FLEET"][3].experiment.algorithms[0] | {"eta": 0.2, "K": 3}
         == (found["NET-FLEET"][3].experiment.algorithms[0])
     )
+
+
+def test_points_are_scored_on_held_out_training_rows_and_the_winner_runs_on_all() -> None:
+    digits = quadratics(problem={"kind": "classification", "data": "digits"})
+    tried = trials(digits, {"eta": [0.1]})["plain"][0].experiment
+    assert tried.problem["validation"] == 0.1
+    problem = build_setting(tried, 0).problem
+    assert len(problem.data.test_y) + sum(map(len, problem.parts)) == len(problem.data.train_y)
+    assert best(digits, {"plain": [Outcome(Trial("plain", (), tried), 0.9, 40)]}).problem == digits.problem
+    own = quadratics(problem={"kind": "classification", "data": "digits", "validation": 0.3})
+    assert trials(own, {"eta": [0.1]})["plain"][0].experiment.problem["validation"] == 0.3
 
 
 def test_the_step_size_of_a_schedule_is_where_it_starts() -> None:

@@ -49,6 +49,7 @@ def cases() -> dict[str, tuple[Problem, Algorithm, Any]]:
     found["compressed"] = noisy, packed, network_for(packed, graph, 0)
     found["partial"] = noisy, partial, network_for(partial, graph, 0)
     found["lossy"] = noisy, net_fleet, network_for(net_fleet, graph, 0, Faults(loss=0.3, absent=0.2))
+    found["weights"] = noisy.weighted([1, 2, 3, 4, 1, 1]), net_fleet, network_for(net_fleet, graph, 0)
     found["cnn, digits"] = digits["cnn"], net_fleet, network_for(net_fleet, graph, 0)
     return found
 

@@ -55,10 +55,10 @@ def matrix_mix(W: np.ndarray | torch.Tensor) -> Callable[..., Any]:
     return mix
 
 
-def digits_problem(workers: int, model: Any = "mlp", **options: Any) -> ModuleProblem:
+def digits_problem(workers: int, model: Any = "mlp", *, partition: Any = "shards", **options: Any) -> ModuleProblem:
     """A small real problem: digits, two labels per worker."""
     data = load_dataset("digits")
-    parts = make_partition("shards", data, workers, seed=1)
+    parts = make_partition(partition, data, workers, seed=1)
     if not isinstance(model, torch.nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(0)

@@ -25,7 +25,7 @@ from netfleet.runs.build import build_problem, build_setting
 from netfleet.runs.config import Evaluation
 from netfleet.runs.config import experiment as load
 from netfleet.runs.history import History
-from netfleet.runs.metrics import consensus_error
+from netfleet.runs.metrics import consensus_error, measure_objective
 from netfleet.runs.run import run_experiment
 from netfleet.theory import bounds as theory
 from netfleet.theory import estimates, predictions, theorems
@@ -115,7 +115,7 @@ def test_the_potential_is_the_papers(lam: float, K: int, expected: float) -> Non
 
 def test_the_metric_is_the_papers() -> None:
     # ‖(3, 4)‖² + 2² · (1 + 1)/2
-    assert theory.metric(torch.tensor([3.0, 4.0]), torch.tensor([[0.0, 5.0], [2.0, 5.0]]), L=2.0) == 29
+    assert theory.metric(25.0, torch.tensor([[0.0, 5.0], [2.0, 5.0]]), L=2.0) == 29
 
 
 def test_the_corollary() -> None:
@@ -255,7 +255,8 @@ def averaged_metric(problem: Quadratics, K: int, eta: float, W: np.ndarray, S: i
     """The left-hand side of Theorem 1: NET-FLEET asks for a gradient at each x_{s,k}, in order."""
     watched = Watched(problem, stride=1)
     last = rollout(ALGORITHMS.build({"kind": "net-fleet", "K": K, "eta": eta}), watched.problem, matrix_mix(W), S)[-1].x
-    beyond = theory.metric(problem.objective(last.mean(dim=0))[1], last, problem.smoothness)  # x_{S,0} does not count
+    slope = measure_objective(problem, last.mean(dim=0), 0)["grad_norm2"]
+    beyond = theory.metric(slope, last, problem.smoothness)  # x_{S,0} does not count
     return (watched.total - beyond) / (watched.count - 1)
 
 
@@ -697,7 +698,7 @@ def test_in_expectation_the_potential_falls_and_theorem_1_holds(
     moments = Moments(problem, topology.W().toarray(), K, eta, sigma)
 
     def metric(x: torch.Tensor) -> float:
-        return theory.metric(problem.objective(x.mean(dim=0))[1], x, L)
+        return theory.metric(measure_objective(problem, x.mean(dim=0), 0)["grad_norm2"], x, L)
 
     def potential(state: torch.Tensor) -> float:
         value = problem.objective(state[0].mean(dim=0))[0].item()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from netfleet.errors import ConfigError, TopologyError
@@ -53,6 +54,44 @@ def test_laplacian_weights_spread_their_eigenvalues_over_the_factor(graph: nx.Gr
     check(W, graph)
     if len(graph) > 1:
         assert np.linalg.eigvalsh(W.toarray())[0] == pytest.approx(1 - factor)
+
+
+@settings(deadline=None, max_examples=40)
+@given(connected_graphs(), st.sampled_from([-1.0, -1 / 3, 0.0, 1 / 3]))
+def test_the_fastest_weights_mix_as_fast_as_any_with_their_least_eigenvalue(graph: nx.Graph, least: float) -> None:
+    W = WEIGHTS.build({"kind": "fastest", "least": least}, graph=graph)
+    check(W, graph)
+    eigenvalues = np.linalg.eigvalsh(W.toarray())
+    assert W.data.min() > 0
+    assert eigenvalues[0] > least - 1e-8
+    for other in ("metropolis", "max-degree", {"kind": "laplacian", "factor": min(1 - least, 1.9)}):
+        found = WEIGHTS.build(other, graph=graph).toarray()  # type: ignore[arg-type]
+        if len(graph) > 1 and found.min() >= 0 and np.linalg.eigvalsh(found)[0] >= least - 1e-12:
+            assert second_eigenvalue(W) < second_eigenvalue(csr_array(found)) + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("graph", "lam"),
+    [
+        (nx.path_graph(5), math.cos(math.pi / 5)),  # Boyd, Diaconis, Sun, Xiao 2006: weights 1/2
+        (nx.cycle_graph(5), 1 / math.sqrt(5)),
+        (nx.complete_graph(6), 0.0),
+        (nx.star_graph(9), 8 / 9),
+    ],
+)
+def test_the_fastest_weights_of_graphs_with_a_known_optimum(graph: nx.Graph, lam: float) -> None:
+    W = WEIGHTS.build({"kind": "fastest", "least": -1.0}, graph=graph)
+    assert second_eigenvalue(W) == pytest.approx(lam, abs=1e-5)
+
+
+def test_the_fastest_weights_of_the_exponential_graph_are_those_of_a_linear_programme() -> None:
+    """By symmetry a weight depends on the offset alone, and the eigenvalues are linear in these four weights."""
+    m, offsets = 20, np.array([1, 2, 4, 8])
+    laplacian = 2 - 2 * np.cos(2 * np.pi * np.outer(np.arange(1, m), offsets) / m)  # eigenvalues by offset
+    bounds = np.vstack([np.c_[-laplacian, -np.ones(m - 1)], np.c_[laplacian, -np.ones(m - 1)], [[2, 2, 2, 2, 0]]])
+    best = linprog([0, 0, 0, 0, 1], bounds, np.r_[-np.ones(m - 1), np.ones(m - 1), 1])
+    W = WEIGHTS.build({"kind": "fastest", "least": -1.0}, graph=nx.circulant_graph(m, offsets))
+    assert second_eigenvalue(W) == pytest.approx(best.fun, abs=1e-6)
 
 
 @settings(deadline=None)
@@ -241,12 +280,18 @@ def test_check_allows_a_negative_self_weight_while_lambda_is_below_one() -> None
     [
         ("uniform", TopologyError, r"the degrees go from 1 to 3; use weights = 'metropolis'"),
         ({"kind": "laplacian", "factor": 2}, ConfigError, r"factor must lie in \(0, 2\).*got 2"),
+        ({"kind": "fastest", "least": 1.0}, ConfigError, r"least must lie in \[−1, 1\), got 1"),
         ("metropolish", ConfigError, r"unknown weights 'metropolish' \(did you mean 'metropolis'\?\)"),
     ],
 )
 def test_weights_that_cannot_be_made(weights: Spec, error: type[Exception], complaint: str) -> None:
     with pytest.raises(error, match=complaint):
         WEIGHTS.build(weights, graph=nx.star_graph(3))
+
+
+def test_the_fastest_weights_of_a_large_graph_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"up to 2,000 links, and this graph has 2,016; use weights = 'metropolis'"):
+        WEIGHTS.build("fastest", graph=nx.complete_graph(64))
 
 
 def test_weights_need_numbered_workers() -> None:

@@ -1,5 +1,6 @@
 """The factory of all algorithms: a name or a table becomes a method, compressed where the table says so."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from netfleet.algorithms.base import ALGORITHMS, Algorithm
@@ -29,6 +30,17 @@ def resolve_algorithm(spec: Spec) -> dict[str, Any]:
         codec, settings = _divided(compress)
         resolved["compress"] = CODECS.resolve(codec) | settings
     return resolved
+
+
+def algorithm_label(table: Mapping[str, Any]) -> str:
+    """What an algorithm's table, resolved or not, is called: its label, or else its method's title and codec."""
+    if label := table.get("label"):
+        return str(label)
+    kind, params = split({key: value for key, value in table.items() if key != "label"}, "algorithm")
+    title = getattr(ALGORITHMS[kind], "title", None) or kind
+    if kind in ALGORITHMS.aliases:
+        return f"{title} ({kind})"
+    return f"{title}, {split(params['compress'], 'compress')[0]}" if "compress" in params else str(title)
 
 
 def _divided(compress: object) -> tuple[dict[str, object], dict[str, Any]]:

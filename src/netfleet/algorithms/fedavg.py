@@ -22,7 +22,7 @@ from netfleet.algorithms.base import ALGORITHMS, Algorithm, Mix, Problem
 from netfleet.topology.server import Participation
 
 
-@ALGORITHMS.register("fedavg")
+@ALGORITHMS.register("fedavg", "local-sgd")
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Algorithm):
     """Federated averaging: K local steps of size η by a share of the workers."""

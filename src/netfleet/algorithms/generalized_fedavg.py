@@ -21,7 +21,7 @@ from netfleet.algorithms.base import ALGORITHMS, Algorithm, ExchangeStep, Mix, P
 from netfleet.topology.server import Participation
 
 
-@ALGORITHMS.register("generalized-fedavg")
+@ALGORITHMS.register("generalized-fedavg", "g-fedavg")
 @dataclass(frozen=True, kw_only=True)
 class GeneralizedFedAvg(Algorithm):
     """FedAvg with K local steps of size η and a server step of size η_g."""

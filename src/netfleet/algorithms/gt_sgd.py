@@ -21,7 +21,7 @@ from torch import Tensor
 from netfleet.algorithms.base import ALGORITHMS, Algorithm, Conserved, Mix, Problem
 
 
-@ALGORITHMS.register("gt-sgd")
+@ALGORITHMS.register("gt-sgd", "gnsd", "gt-dsgd")
 @dataclass(frozen=True, kw_only=True)
 class GTSGD(Algorithm):
     """Gradient tracking with step size η."""

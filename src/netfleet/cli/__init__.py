@@ -7,21 +7,45 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from types import ModuleType
 
-from netfleet.cli import admit, algorithms, bench, leave, node, plan, reproduce, run, status, theory, topology, tune, up
+from netfleet.cli import (
+    admit,
+    algorithms,
+    bench,
+    compare,
+    leave,
+    node,
+    plan,
+    reproduce,
+    run,
+    status,
+    sweep,
+    theory,
+    topology,
+    tune,
+    up,
+)
+from netfleet.cli.output import outliving_readers
 from netfleet.cli.shared import interrupted, speaks
 from netfleet.errors import NetfleetError
 
 #: A module's name is its command, its docstring the command's help; `add` adds the options and `run` runs it.
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
-    "experiments": (run, tune, theory, topology, algorithms),
+    "experiments": (run, tune, sweep, compare, theory, topology, algorithms),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
     "sites that train without a server": (plan, up, node, status, admit, leave),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 a run diverged or differs, 2 bad input, 130 interrupted."""
-    options = _parser().parse_args(arguments)
+    """Run a command and return its exit code: 0 done, 1 a run diverged or differs, 2 bad input, 130 interrupted.
+
+    A command whose output nobody reads any more (`| head`) goes on quietly to its end: it may be training.
+    """
+    with outliving_readers():
+        return _run(_parser().parse_args(arguments))
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         return int(options.command(options))
     except NetfleetError as error:

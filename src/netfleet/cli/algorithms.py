@@ -21,6 +21,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.name:
         method = ALGORITHMS[options.name]
+        if options.name in ALGORITHMS.aliases:
+            print(f"{options.name} is another name of {ALGORITHMS.aliases[options.name]}.", end="\n\n")
         print(inspect.getdoc(inspect.getmodule(method)) or inspect.getdoc(method), end="\n\n")
         print(getattr(method, "citation", ""))
         return 0
@@ -32,7 +34,9 @@ def run(options: argparse.Namespace) -> int:
         known = ALGORITHMS[name]
         defaults = ", ".join(f"{key} = {p.default}" for key, p in parameters(known).items())
         over = "server" if getattr(known, "server", False) else "graph"
-        table.add_row(name, over, defaults, short_citation(getattr(known, "citation", "")))
+        table.add_row(
+            "\n= ".join(ALGORITHMS.names(name)), over, defaults, short_citation(getattr(known, "citation", ""))
+        )
     Console().print(table)
     print("netfleet algorithms NAME shows the equations and the BibTeX of a method; --bibtex prints the BibTeX of all.")
     return 0

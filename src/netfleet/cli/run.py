@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from netfleet.cli.shared import add_device, add_experiment, interrupted, output_folder, say_wrote, speaks
+from netfleet.cli.shared import add_device, add_experiment, interrupted, output_folder, resumable, say_wrote, speaks
 from netfleet.errors import ConfigError
 from netfleet.registry import make_importable
 
@@ -14,7 +14,7 @@ from netfleet.registry import make_importable
 def add(parser: argparse.ArgumentParser) -> None:
     add_experiment(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the results (default: runs/NAME-HASH)")
-    parser.add_argument("--resume", action="store_true", help="resume the unfinished runs in --out")
+    parser.add_argument("--resume", action="store_true", help="resume the runs in --out; more rounds lengthen them")
     parser.add_argument("--overwrite", action="store_true", help="delete the runs in --out and start again")
     words = '"simulator" (all workers in one process), "threads" (a thread per worker) or "distributed" (torchrun)'
     parser.add_argument("--engine", help=words)
@@ -40,19 +40,20 @@ def run(options: argparse.Namespace) -> int:
         cause = f"torchrun started {os.environ['WORLD_SIZE']} processes, but engine {engine.kind!r} is one"
         raise ConfigError(f"{cause}; add --engine distributed, or start it without torchrun")
     console = Console(quiet=not speaks())
+    again = ["netfleet", "run", *([options.file] if options.file else [])]
+    again += [word for override in overrides for word in ("--set", override)]
+    resume = f"Resume with: {shlex.join([*again, '--out', str(out), '--resume'])}"
     try:
-        with processes(engine.kind, engine.device), Live(console, len(experiment.runs())) as live:
+        with resumable(resume), processes(engine.kind, engine.device), Live(console, len(experiment.runs())) as live:
             settings, known = Settings(experiment), {"resume": options.resume, "overwrite": options.overwrite}
             histories = run_experiment(experiment, out, display=live, settings=settings, **known)
     except KeyboardInterrupt:
-        again = ["netfleet", "run", *([options.file] if options.file else [])]
-        again += [word for override in overrides for word in ("--set", override)]
-        command = shlex.join([*again, "--out", str(out), "--resume"])
-        return interrupted(f"the results so far are in {out}. Resume with: {command}") if speaks() else 130
+        return interrupted(f"the results so far are in {out}. {resume}") if speaks() else 130
     if speaks():
         print_summary(histories, console)
-        for path in write_report_files(experiment, histories, settings, out):
-            say_wrote(console, path)
+        with resumable(resume):
+            for path in write_report_files(experiment, histories, settings, out):
+                say_wrote(console, path)
         for history in histories:
             if history.diverged:
                 print(f"netfleet: {history.diverged}", file=sys.stderr)

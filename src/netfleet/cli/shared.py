@@ -6,16 +6,19 @@ import argparse
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from netfleet.errors import ConfigError
+from netfleet.errors import ConfigError, StorageError
 from netfleet.registry import make_importable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from netfleet.runs.config import Experiment
+    from netfleet.runs.history import At
     from netfleet.sites.planning.certificates import Authority
 
 
@@ -23,11 +26,27 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     """FILE.toml, which may be left out, and --set."""
     parser.add_argument("file", nargs="?", metavar="FILE.toml", help="the experiment (default: the embedded demo)")
     words = "change a value of the file, for example --set rounds=50 --set topology.workers=8; "
-    add_set(parser, words + "--set algorithms.eta=0.1 changes all algorithms")
+    add_set(parser, words + "--set algorithms.eta=0.1 changes all algorithms, --set 'algorithms[LABEL].eta=0.1' one")
 
 
 def add_set(parser: argparse.ArgumentParser, words: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=words)
+
+
+def add_metric(parser: argparse.ArgumentParser) -> None:
+    """Which column of the histories counts, and where."""
+    words = "a column of the histories (default: accuracy, or loss where there is none)"
+    parser.add_argument("--metric", metavar="COLUMN", help=words)
+    words = "which value counts: last, best, or a round's number (default: last)"
+    parser.add_argument("--at", default="last", metavar="WHEN", help=words)
+
+
+def parse_at(text: str) -> At:
+    if text in ("last", "best"):
+        return "last" if text == "last" else "best"
+    if not text.isdecimal():
+        raise ConfigError(f"--at takes last, best or the number of a round, got {text!r}")
+    return int(text)
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -50,16 +69,30 @@ def load_local(options: argparse.Namespace, command: str) -> Experiment:
 
 def output_folder(out: Path | None, experiment: Experiment, prefix: str = "") -> Path:
     """--out, or a folder below runs/ that is named after the experiment."""
-    if out is not None:
-        return out
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in experiment.name.lower()).strip("-.")
+    return out if out is not None else default_folder(experiment.name, experiment.hash, prefix)
+
+
+def default_folder(title: str, content: str, prefix: str = "") -> Path:
+    """A folder below runs/ with the title of an experiment and the hash of its content."""
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in title.lower()).strip("-.")
     if not name:
-        raise ConfigError(f"name = {experiment.name!r} has no letter or digit to name a folder by; give --out")
-    return Path("runs") / f"{prefix}{name}-{experiment.hash[:8]}"
+        raise ConfigError(f"name = {title!r} has no letter or digit to name a folder by; give --out")
+    return Path("runs") / f"{prefix}{name}-{content[:8]}"
 
 
 def say_wrote(console: Console, path: Path) -> None:
     console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def resumable(next_step: str) -> Iterator[None]:
+    """Within the context, an error that a full disk causes also says how to resume."""
+    try:
+        yield
+    except StorageError as error:
+        told = StorageError(f"{error}. {next_step}")
+        told.shared = error.shared
+        raise told from None
 
 
 def interrupted(next_step: str = "") -> int:

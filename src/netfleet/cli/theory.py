@@ -4,7 +4,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from netfleet.cli.shared import add_experiment, interrupted, load_local, output_folder, say_wrote
+from netfleet.cli.shared import add_experiment, interrupted, load_local, output_folder, resumable, say_wrote
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -36,11 +36,12 @@ def run(options: argparse.Namespace) -> int:
         return 0
     experiment = explained.experiment  # evaluated as often as the comparison needs
     out = output_folder(options.out, experiment, "theory-")
+    resume = f"the same command with --out {out} resumes"
     try:
-        with Live(console, len(experiment.runs())) as live:
+        with resumable(f"Then {resume}"), Live(console, len(experiment.runs())) as live:
             histories = run_experiment(experiment, out, resume=True, display=live)
     except KeyboardInterrupt:
-        return interrupted(f"the same command with --out {out} resumes")
+        return interrupted(resume)
     write_atomically(out / "theory.png", partial(draw_theory(histories, explained).savefig, format="png"))
     say_wrote(console, out / "theory.png")
     return int(any(history.diverged for history in histories))

@@ -26,9 +26,11 @@ def run(options: argparse.Namespace) -> int:
     from rich.table import Table
 
     from netfleet.engines.placement import place_on, quality_on
+    from netfleet.files import make_folder
     from netfleet.report.graph import draw_topology
     from netfleet.runs.build import build_topology
-    from netfleet.runs.config import load_experiment, parse_overrides
+    from netfleet.runs.config import load_experiment
+    from netfleet.runs.overrides import parse_overrides
     from netfleet.topology.topology import make_topology
 
     if options.out.suffix not in (".png", ".svg", ".pdf"):
@@ -40,7 +42,8 @@ def run(options: argparse.Namespace) -> int:
         topology = build_topology(experiment.topology, experiment.seeds[0] if options.seed is None else options.seed)
     else:
         graph = {"kind": options.kind, **parse_overrides(options.set)}
-        workers = graph.pop("workers", options.workers or (None if "path" in graph else 20))
+        usual = None if "path" in graph else 20  # a file of edges brings its own number
+        workers = graph.pop("workers", usual if options.workers is None else options.workers)
         topology = make_topology(graph, workers=workers, weights=options.weights, seed=options.seed or 0)
     table = Table(title=f"{topology.name}, {topology.m} workers", show_header=False)
     for key, value in topology.describe().items():
@@ -52,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         sentence = quality_on(topology, place_on(topology, options.ranks)).sentence
         table.add_row(f"on {options.ranks} ranks", sentence + " (means over rounds)" * topology.varying)
     Console().print(table)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(options.out.parent)
     draw_topology(topology, options.out)
     print(f"wrote {options.out}")
     return 0

@@ -4,7 +4,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from netfleet.cli.shared import add_experiment, interrupted, load_local, output_folder, say_wrote
+from netfleet.cli.shared import add_experiment, interrupted, load_local, output_folder, resumable, say_wrote
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -28,15 +28,19 @@ def run(options: argparse.Namespace) -> int:
     from netfleet.report.tuning import draw_tuning, edge_notes, tuning_table
     from netfleet.runs.progress import Live
     from netfleet.runs.run import write_experiment
-    from netfleet.runs.tuning import best, parse_grid, starts, tune
+    from netfleet.runs.tuning import best, parse_grid, starts, tune, validated
 
     grid, out, console = parse_grid(options.grid), output_folder(options.out, experiment, "tune-"), Console()
+    resume = f"the same command with --out {out} resumes"
     try:
-        with Live(console, starts(experiment, grid, halving=options.halving)) as live:
+        with resumable(f"Then {resume}"), Live(console, starts(experiment, grid, halving=options.halving)) as live:
             results = tune(experiment, grid, out, halving=options.halving, target=options.target, display=live)
     except KeyboardInterrupt:
-        return interrupted(f"the same command with --out {out} resumes")
+        return interrupted(resume)
     console.print(tuning_table(results, experiment.rounds))
+    if share := validated(experiment).problem.get("validation"):
+        words = f"scored on {share:.0%} of the training rows, which were held out; the test rows were not used"
+        console.print(words.replace("%", " %"), style="dim", highlight=False, soft_wrap=True)
     for note in edge_notes(results, grid):
         console.print(note, style="yellow", highlight=False, soft_wrap=True)
     for name in grid:

@@ -5,6 +5,7 @@ import http.client
 import os
 import tarfile
 import tempfile
+import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterator
@@ -35,11 +36,13 @@ def fetch(collection: Collection, files: list[File], folder: Path) -> None:
         for file in files:
             download(collection.url + file.name, folder / file.name, file.md5)
     except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()  # it holds the connection
         raise DataError(
             f"{collection.name}: {', '.join(file.name for file in files)} not found on this machine, and the "
             f"download from {collection.url} failed ({error}); get online and run again, set path (or the "
             f"environment variable NETFLEET_DATA) to a folder that has the files, or copy them to {folder}"
-        ) from error
+        ) from None  # the reason is in the sentence
 
 
 def download(url: str, target: Path, md5: str | None = None, timeout: float = TIMEOUT) -> None:
@@ -79,7 +82,7 @@ def extract(archive: Path, folder: str, files: list[File], target: Path) -> None
                 with atomic(target / file.name) as out:
                     out.write(data)
     except (tarfile.TarError, KeyError, EOFError, zlib.error) as error:
-        raise DataError(f"{archive.name}: cannot be unpacked ({error}); copy the files to {target}") from error
+        raise DataError(f"{archive.name}: cannot be unpacked ({error}); copy the files to {target}") from None
 
 
 @contextmanager

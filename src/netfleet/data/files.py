@@ -32,7 +32,7 @@ def read(file: File, path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check the path and its permissions") from None
     if path.name == file.name:
         check_md5(data, file, path)
     return unpack(data, str(path))

@@ -38,7 +38,7 @@ def unpack(data: bytes, where: str) -> bytes:
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{where}: damaged gzip ({error}); replace it with the original") from error
+        raise DataError(f"{where}: damaged gzip ({error}); replace it with the original") from None
 
 
 def parse_idx(data: bytes, where: str) -> npt.NDArray[Any]:
@@ -127,7 +127,7 @@ def _numbers(fields: list[bytes], where: str) -> npt.NDArray[np.float64]:
     try:
         numbers = np.array(list(map(float, fields)))
     except ValueError as error:
-        raise DataError(f"{where}: {error}; expected numbers only, 'label index:value …'; correct the file") from error
+        raise DataError(f"{where}: {error}; expected numbers only, 'label index:value …'; correct the file") from None
     if not np.isfinite(numbers).all():
         raise DataError(f"{where}: has NaN or infinity, expected finite numbers; remove or replace them")
     return numbers

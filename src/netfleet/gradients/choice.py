@@ -2,7 +2,7 @@
 
 | path | for | how |
 |---|---|---|
-| native | on a CPU, a chain of convolutions and linear layers under cross-entropy, where there is a compiler | C++ |
+| native | on a CPU with a compiler, under cross-entropy: a chain of convolutions and linear layers, or a ResNet | C++ |
 | stacked | known layers without random numbers or running statistics; on a CPU only small linear ones | `vmap` |
 | looped | every `nn.Module` | one copy of the module per thread |
 | processes | as looped, with more than 8 threads, a model that another process can import | one copy per process |
@@ -12,43 +12,61 @@ clock, so a run takes the same path every time; `engine.gradients` in an experim
 up to rounding, looped and processes bit for bit.
 """
 
+import ctypes
+
 import torch
 from torch import nn
 
 from netfleet.compute.threads import ThreadPool
 from netfleet.errors import ConfigError
 from netfleet.gradients.looped import Looped
+from netfleet.gradients.native.blocks import Network, recognise_blocks
 from netfleet.gradients.native.build import library
 from netfleet.gradients.native.chain import Chain
 from netfleet.gradients.native.layers import Layer, recognise
+from netfleet.gradients.native.residual import Residual
 from netfleet.gradients.paths import GradientPath, Gradients, PathInputs
 from netfleet.gradients.processes import MOST_THREADS, Processes, can_travel
 from netfleet.gradients.stacked import Stacked
 
-Layers = list[Layer] | None
+Native = list[Layer] | Network | None
 LARGEST_STACKED = 1 << 19  # numbers in a parameter that is stacked on a CPU (netfleet bench gradients)
 
 
-def native_layers(model: nn.Module, shape: torch.Size, dtype: torch.dtype, possible: bool, wanted: Gradients) -> Layers:
-    """The model's layers if it takes the native path; `possible` says whether device and loss allow that."""
-    layers = recognise(model, shape) if possible and wanted in ("auto", "native") else None
-    if layers is not None and library(_name(dtype)) is not None:
-        return layers
+def native_model(
+    model: nn.Module, shape: torch.Size, dtype: torch.dtype, moving: frozenset[str], possible: bool, wanted: Gradients
+) -> Native:
+    """The model as the native path reads it, if it takes that path.
+
+    `moving` are the names of its running statistics; `possible` says whether device and loss allow that path.
+    """
+    found: Native = None
+    if possible and wanted in ("auto", "native"):
+        found = recognise(model, shape) or recognise_blocks(model, shape, moving)
+    if found is not None and _library(found, dtype) is not None:
+        return found
     if wanted == "native":
         raise ConfigError(
-            'gradients = "native" needs the CPU, the cross-entropy loss, a model that is a chain of convolutions '
-            '(with ReLU and max-pooling) and linear layers, and a C++ compiler; use gradients = "auto"'
+            'gradients = "native" needs the CPU, the cross-entropy loss, a C++ compiler, and a model that is a chain '
+            "of convolutions (with ReLU and max-pooling) and linear layers, or a residual network with batch or group "
+            'normalisation; use gradients = "auto"'
         )
     return None
 
 
-def choose_path(inputs: PathInputs, layers: Layers, pool: ThreadPool, threads: int, wanted: Gradients) -> GradientPath:
+def _library(model: list[Layer] | Network, dtype: torch.dtype) -> ctypes.CDLL | None:
+    return library("residual" if isinstance(model, Network) else "chain", str(dtype).removeprefix("torch."))
+
+
+def choose_path(inputs: PathInputs, model: Native, pool: ThreadPool, threads: int, wanted: Gradients) -> GradientPath:
     """The path that these inputs take, or the wanted one."""
     device, several = inputs.train.device, len(inputs.workers) > 1
-    if layers is not None:
-        native = library(_name(inputs.train.dtype))
+    if model is not None:
+        native = _library(model, inputs.train.dtype)
         assert native is not None
-        return Chain(native, layers, inputs, pool)
+        if isinstance(model, Network):
+            return Residual(native, model, inputs, pool)
+        return Chain(native, model, inputs, pool)
     pure = not inputs.probed.random and not inputs.probed.moving
     if wanted == "stacked" and not (pure and can_stack(inputs.model)):
         raise ConfigError(
@@ -67,10 +85,6 @@ def choose_path(inputs: PathInputs, layers: Layers, pool: ThreadPool, threads: i
                 'from the script that is run; move them to a file of their own, or use gradients = "auto"'
             )
     return Looped(inputs, pool)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def can_stack(model: nn.Module) -> bool:

@@ -69,20 +69,20 @@ class Looped:
             self._pool.each(one, len(groups))
         return values, sums
 
-    def scores(self, x: Tensor, chunks: Sequence[Tensor], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
-        losses, correct = torch.zeros(2, len(x), len(chunks), dtype=torch.float64)
+    def scores(self, x: Tensor, chunks: Sequence[Sequence[Tensor]], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
+        losses, correct = torch.zeros(2, len(x), len(chunks[0]), dtype=torch.float64)
 
         def one(slot: int, task: int) -> None:
-            i, c = divmod(task, len(chunks))
-            replica, targets = self._replicas[slot], self._test.targets(chunks[c])
+            i, c = divmod(task, len(chunks[0]))
+            replica, targets = self._replicas[slot], self._test.targets(chunks[i][c])
             replica.load(x[i], None if buffers is None else buffers[i])
-            scores = replica.model.eval()(self._test.inputs(chunks[c]))
+            scores = replica.model.eval()(self._test.inputs(chunks[i][c]))
             losses[i, c] = replica.loss(scores, targets).sum().cpu()
             correct[i, c] = (scores.argmax(dim=-1) == targets).sum().cpu()
             replica.model.train()
 
         with one_intra_op_thread():
-            self._pool.each(without_grad(one), len(x) * len(chunks))
+            self._pool.each(without_grad(one), losses.numel())
         return losses, correct
 
     def recalibrated(self, x: Tensor, start: Tensor, chunks: Sequence[Sequence[Tensor]]) -> Tensor:

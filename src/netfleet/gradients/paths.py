@@ -44,5 +44,5 @@ class GradientPath(Protocol):
     def sums(self, x: Tensor, groups: Sequence[Sequence[WeightedRows]]) -> tuple[Tensor, Tensor]:
         """Of each group the weighted sum of losses `[groups]` and of gradients `[groups, d]` at one model `[d]`."""
 
-    def scores(self, x: Tensor, chunks: Sequence[Tensor], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Of each model and chunk of test rows the summed loss and the right answers, both `[models, chunks]`."""
+    def scores(self, x: Tensor, chunks: Sequence[Sequence[Tensor]], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Summed loss and right answers of each model on each of its chunks of test rows, both `[models, chunks]`."""

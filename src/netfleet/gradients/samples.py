@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from netfleet import randomness
 from netfleet.compute.arena import Arena
 
 
@@ -45,8 +46,8 @@ def share(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def thin(rows: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.int64]:
-    """At most `limit` of the rows (0: all), evenly spaced."""
-    if limit <= 0 or limit >= len(rows):
+def draw(rows: npt.NDArray[np.int64], count: int, purpose: str, *address: int) -> npt.NDArray[np.int64]:
+    """That many of the rows, drawn at random without replacement; all of them, in their order, if there are no more."""
+    if count >= len(rows):
         return rows
-    return rows[np.arange(limit) * len(rows) // limit]
+    return rows[randomness.generator(purpose, *address).choice(len(rows), count, replace=False)]

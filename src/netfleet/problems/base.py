@@ -13,15 +13,33 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
+from netfleet.problems.site_weights import WeightSpec, resolve_weights
 from netfleet.registry import Registry
 
 
 class Scores(NamedTuple):
-    """How good each of some models is on held-out data; a problem without labels has no accuracy."""
+    """How good each of some models is on held-out data; a problem without labels has no accuracy.
+
+    The errors are the standard errors of scores that are estimated from a part of the data.
+    """
 
     loss: Tensor  # [rows]
     accuracy: Tensor | None  # [rows], between 0 and 1
+    loss_error: Tensor | None = None  # [rows]
+    accuracy_error: Tensor | None = None  # [rows]
+
+
+class Objective(NamedTuple):
+    """f and ∇f at one model, over the hosted workers: exact, or estimated with deviations from the estimate.
+
+    The sum of deviation · deviationᵀ over their rows estimates the covariance of (value, gradient).
+    """
+
+    value: Tensor
+    gradient: Tensor  # [d]
+    deviations: tuple[Tensor, Tensor] | None = None  # [groups] and [groups, d]
 
 
 class Problem(ABC):
@@ -51,6 +69,26 @@ class Problem(ABC):
     #: Whether the engine averages `buffers` with the neighbours whenever the algorithm mixes.
     mixes_buffers: bool = False
 
+    #: How much each of the m workers counts, `[m]`; they sum to 1. None: all alike.
+    shares: Tensor | None = None
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Training rows of each of the m workers."""
+        raise ConfigError(
+            f"{type(self).__name__} does not know how many rows its workers have; give weights as numbers"
+        )
+
+    def weighted(self, weights: WeightSpec) -> "Problem":
+        """The problem whose objective is Σᵢ pᵢ fᵢ: "rows", {"kind": "rows", "cap": 0.5} or a number per worker.
+
+        Each worker then computes m pᵢ fᵢ in place of fᵢ. A problem of your own that supports it overrides this.
+        """
+        if resolve_weights(weights) == {"kind": "equal"}:
+            return self
+        advice = "multiply its gradients and values by m pᵢ yourself, and override weighted() to return it"
+        raise ConfigError(f"{type(self).__name__} has no weights of workers; {advice}")
+
     @abstractmethod
     def start(self) -> Tensor:
         """The common initial model x⁰, `[d]`."""
@@ -76,14 +114,18 @@ class Problem(ABC):
         """∇fᵢ(xᵢ) for each hosted worker, `[rows, d]`."""
 
     @abstractmethod
-    def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
-        """f(x) and ∇f(x) at one model `[d]`, over the hosted workers, from at most `limit` samples (0: all)."""
+    def objective(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """f(x) and ∇f(x) at one model `[d]`, over the hosted workers."""
+
+    def estimated_objective(self, x: Tensor, per_worker: int) -> Objective:
+        """The same from about that many samples of each worker (0: all), without bias; here from all."""
+        return Objective(*self.objective(x))
 
     @abstractmethod
     def evaluate(
         self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
     ) -> Scores:
-        """Scores of the models `[rows, d]` on held-out data, from at most `limit` of its samples (0: all).
+        """Scores of the models `[rows, d]` on held-out data, from about `limit` of its samples for each (0: all).
 
         `workers` are those whose models the rows are, `buffers` their module buffers; without them a row is an average.
         """

@@ -1,6 +1,7 @@
 """`nn.Module` + loss + data split over workers -> f."""
 
 import copy
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Literal
@@ -13,15 +14,17 @@ from torch import Tensor, nn
 
 from netfleet import randomness
 from netfleet.compute.threads import ThreadPool, available_threads
-from netfleet.data import Dataset, label_counts, load_dataset, make_partition
+from netfleet.data import Dataset, hold_out, label_counts, load_dataset, make_partition
 from netfleet.errors import ConfigError
-from netfleet.gradients.choice import choose_path, native_layers, wants_channels_last
+from netfleet.gradients.choice import choose_path, native_model, wants_channels_last
 from netfleet.gradients.looped import Looped
-from netfleet.gradients.paths import Gradients, PathInputs, Sample
+from netfleet.gradients.native.blocks import Network
+from netfleet.gradients.paths import Gradients, PathInputs, Sample, WeightedRows
 from netfleet.gradients.replica import Loss, Replica, flatten, probe
-from netfleet.gradients.samples import DeviceSamples, thin
-from netfleet.problems.base import PROBLEMS, Problem, Scores
+from netfleet.gradients.samples import DeviceSamples, draw
+from netfleet.problems.base import PROBLEMS, Objective, Problem, Scores
 from netfleet.problems.models import MODELS
+from netfleet.problems.site_weights import WeightSpec, site_weights
 from netfleet.registry import Registry, Spec
 
 LOSSES: Registry[Loss] = Registry("loss")
@@ -86,8 +89,11 @@ class ModuleProblem(Problem):
         trial = data.train_x[pair].to(self.device, dtype), data.train_y[pair].to(self.device)
         self._probed = probe(self.model, self.loss, *trial)
         possible = self.device.type == "cpu" and self.loss is _cross_entropy
-        self._layers = native_layers(self.model, data.train_x.shape[1:], dtype, possible, gradients)
-        last = wants_channels_last(self.model, self.device) if self._layers is None else self._layers[0].kernel_h > 0
+        moved = self._probed.moving
+        self._native = native_model(self.model, data.train_x.shape[1:], dtype, moved, possible, gradients)
+        last = wants_channels_last(self.model, self.device)
+        if self._native is not None:
+            last = not isinstance(self._native, Network) and self._native[0].kernel_h > 0
         self._train = DeviceSamples(data.train_x, data.train_y, dtype, self.device, last)
         self._test = DeviceSamples(data.test_x, data.test_y, dtype, self.device, last)
         moving = [buffer for name, buffer in self.model.named_buffers() if name in self._probed.moving]
@@ -105,6 +111,11 @@ class ModuleProblem(Problem):
         self._sizes = np.array([len(self.parts[i]) for i in self.workers])[:, None]
         self._offsets = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])[:, None]
         self._rows = np.concatenate([self.parts[i] for i in self.workers])
+        scale = [1.0] * self.m if self.shares is None else (self.m * self.shares).tolist()
+        #: What each hosted worker contributes to the mean over the hosted workers: 1 / (their number), unless weighted.
+        self._parts_of_mean = [scale[i] / len(self.workers) for i in self.workers]
+        own = torch.tensor([[scale[i]] for i in self.workers], dtype=self.dtype, device=self.device)
+        self._scale = None if self.shares is None else own
         has_buffers = self._buffer_start.numel() > 0
         keeps = has_buffers and self.batch_norm != "recalibrated"
         self.initial_buffers = self._buffer_start.repeat(len(self.workers), 1) if keeps else None
@@ -114,7 +125,7 @@ class ModuleProblem(Problem):
         one = self._probed.random or self.device.type != "cpu"
         self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _GROUPS)))
         inputs = PathInputs(self.model, self.loss, self._probed, self._train, self._test, self.seed, self.workers)
-        self._path = choose_path(inputs, self._layers, self._pool, self._threads, self.gradients)
+        self._path = choose_path(inputs, self._native, self._pool, self._threads, self.gradients)
         self._drawn = -1, 0, torch.empty(0)  # a round, its first drawn step, and `[steps, workers, batch]` rows
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
@@ -170,36 +181,94 @@ class ModuleProblem(Problem):
         if sample.rows is None:
             return self.full_grad(x)
         out = self._path.gradients(x, sample, self.buffers)
-        return out.add_(x, alpha=self.l2) if self.l2 else out
+        return self._as_it_counts(out.add_(x, alpha=self.l2) if self.l2 else out)
+
+    def _as_it_counts(self, gradients: Tensor) -> Tensor:
+        return gradients if self._scale is None else gradients.mul_(self._scale)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        return [len(part) for part in self.parts]
+
+    def weighted(self, weights: WeightSpec) -> "ModuleProblem":
+        other = copy.copy(self)
+        other.shares = torch.from_numpy(site_weights(weights, self.sizes))
+        other._host()
+        return other
 
     def full_grad(self, x: Tensor) -> Tensor:
         parts = (self._even(self.parts[i]) for i in self.workers)
         out = torch.stack([self._sum(row, *part)[1] for row, part in zip(x, parts, strict=True)])
-        return out.add_(x, alpha=self.l2) if self.l2 else out
+        return self._as_it_counts(out.add_(x, alpha=self.l2) if self.l2 else out)
 
-    def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
-        per_worker = -(-limit // len(self.workers))
-        weight = torch.zeros(len(self.data.train_y), dtype=torch.float64)
-        for i in self.workers:
-            rows, weights = self._even(thin(self.parts[i], per_worker))
-            weight.index_add_(0, rows, weights.double() / len(self.workers))
-        rows = weight.nonzero()[:, 0]  # workers that share data share the work: one pass over the distinct samples
-        value, gradient = self._sum(x, rows, weight[rows].to(self.dtype))
-        return value + self.l2 / 2 * (x @ x), gradient.add_(x, alpha=self.l2)
+    def objective(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights = torch.zeros(len(self.data.train_y), dtype=torch.float64)
+        for i, share in zip(self.workers, self._parts_of_mean, strict=True):
+            _add(weights, self.parts[i], share / len(self.parts[i]))
+        return self._penalised(x, *self._sum(x, *self._weighted(weights)))
+
+    def estimated_objective(self, x: Tensor, per_worker: int) -> Objective:
+        """From random groups of each worker's samples: how far the groups differ says how far their mean is off.
+
+        A worker with few samples uses all. The draws are the same in every evaluation, and independent between workers
+        even where these share data.
+        """
+        groups = max(min(_GROUPS, per_worker), 2)
+        each = -(-per_worker // groups)  # samples of a worker in a group
+        if per_worker == 0 or groups * each >= max(map(len, self.parts)):
+            return Objective(*self.objective(x))
+        whole = torch.zeros(len(self.data.train_y), dtype=torch.float64)
+        mean, error = torch.zeros(2, groups, len(whole), dtype=torch.float64)
+        scales = set()
+        for i, share in zip(self.workers, self._parts_of_mean, strict=True):
+            part = self.parts[i]
+            if len(part) <= groups * each:
+                _add(whole, part, share / len(part))
+                continue
+            left = 1 - groups * each / len(part)
+            scales.add(scale := math.sqrt(left / (groups * (groups - 1))))
+            for g, rows in enumerate(draw(part, groups * each, "objective", self.seed, i).reshape(groups, each)):
+                _add(mean[g], rows, share / each)
+                _add(error[g], rows, scale * share / each)
+        value, gradient = self._groups(x, whole[None])
+        values, gradients = self._groups(x, mean)
+        if len(scales) > 1:
+            errors = self._groups(x, error)
+        else:  # where all parts are of one size, one pass does for both
+            errors = values * max(scales, default=0.0), gradients * max(scales, default=0.0)
+        found = self._penalised(x, value[0] + values.mean(), gradient[0] + gradients.mean(dim=0))
+        return Objective(*found, (errors[0] - errors[0].mean(), errors[1] - errors[1].mean(dim=0)))
+
+    def _penalised(self, x: Tensor, value: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        penalty = self.l2 * sum(self._parts_of_mean)
+        return value + penalty / 2 * (x @ x), gradient.add_(x, alpha=penalty)
+
+    def _groups(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Σⱼ weightⱼ ℓⱼ(x) `[groups]` and its gradient `[groups, d]` for each row of weights."""
+        if not weights.any():
+            return x.new_zeros(len(weights)), x.new_zeros(len(weights), len(x))
+        return self._path.sums(x, [self._chunks(*self._weighted(row)) for row in weights])
+
+    def _weighted(self, weights: Tensor) -> WeightedRows:
+        """The rows with a weight: workers that share data share the work, in one pass over the distinct samples."""
+        rows = weights.nonzero()[:, 0]
+        return rows, weights[rows].to(self.dtype)
 
     def _even(self, part: Rows) -> tuple[Tensor, Tensor]:
         return torch.tensor(part), torch.full((len(part),), 1 / len(part), dtype=self.dtype)
 
     def _sum(self, x: Tensor, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Σⱼ weightⱼ ℓⱼ(x) and its gradient, in a fixed order of summation whatever the number of threads."""
-        order = self._shuffled(len(rows))
-        pieces = -(-len(rows) // _CHUNK)
-        chunks = list(zip(rows[order].tensor_split(pieces), weights[order].tensor_split(pieces), strict=True))
+        chunks = self._chunks(rows, weights)
         values, gradients = self._path.sums(x, [chunks[i::_GROUPS] for i in range(min(_GROUPS, len(chunks)))])
         return values.sum(), gradients.sum(dim=0)
 
+    def _chunks(self, rows: Tensor, weights: Tensor) -> list[WeightedRows]:
+        """In a fixed random order: data sorted by label would give BatchNorm chunks of one label."""
+        order, pieces = self._shuffled(len(rows)), -(-len(rows) // _CHUNK)
+        return list(zip(rows[order].tensor_split(pieces), weights[order].tensor_split(pieces), strict=True))
+
     def _shuffled(self, count: int) -> Tensor:
-        """A fixed random order: data sorted by label would give BatchNorm chunks of one label."""
         return torch.from_numpy(randomness.generator("chunks", self.seed).permutation(count))
 
     def module(self, x: Tensor, buffers: Tensor | None = None) -> nn.Module:
@@ -213,19 +282,34 @@ class ModuleProblem(Problem):
     ) -> Scores:
         if self._buffer_start.numel() and self.batch_norm == "recalibrated":
             buffers = self._recalibrated(x, workers)
-        rows = torch.from_numpy(thin(np.arange(len(self.data.test_y)), limit))
-        losses, correct = self._path.scores(x, torch.split(rows, _CHUNK), buffers)
-        return Scores(losses.sum(1) / len(rows), correct.sum(1) / len(rows))
+        every = np.arange(len(self.data.test_y))
+        pieces = max(min(_GROUPS, limit), 2, -(-limit // _CHUNK))
+        count = -(-limit // pieces) * pieces
+        if not 0 < limit <= count < len(every):
+            losses, correct = self._path.scores(x, [torch.split(torch.from_numpy(every), _CHUNK)] * len(x), buffers)
+            return Scores(losses.sum(1) / len(every), correct.sum(1) / len(every))
+        names = [()] * len(x) if workers is None else [(i,) for i in workers]  # each worker's model has its own rows
+        drawn = [torch.from_numpy(draw(every, count, "test", self.seed, *name)) for name in names]
+        found = self._path.scores(x, [rows.tensor_split(pieces) for rows in drawn], buffers)
+        losses, correct = (part * pieces / count for part in found)  # the mean of each piece
+        scale = math.sqrt((1 - count / len(every)) / pieces)
+        return Scores(losses.mean(1), correct.mean(1), losses.std(1) * scale, correct.std(1) * scale)
 
     def _recalibrated(self, x: Tensor, workers: Sequence[int] | None) -> Tensor:
         """Buffers `[rows, b]` with BatchNorm's statistics averaged over training samples: a worker's own, or all."""
         assert isinstance(self._path, Looped)  # a chain has no buffers
         chunks = []
         for i in range(len(x)):
-            pool = np.concatenate(self.parts) if workers is None else self.parts[workers[i]]
-            rows = torch.tensor(thin(pool, _CALIBRATION))
+            pool, name = (
+                (np.concatenate(self.parts), ()) if workers is None else (self.parts[workers[i]], (workers[i],))
+            )
+            rows = torch.from_numpy(draw(pool, _CALIBRATION, "calibration", self.seed, *name))
             chunks.append(rows[self._shuffled(len(rows))].tensor_split(-(-len(rows) // _CHUNK)))
         return self._path.recalibrated(x, self._buffer_start, chunks)
+
+
+def _add(weights: Tensor, rows: Rows, weight: float) -> None:
+    weights.index_add_(0, torch.tensor(rows), torch.full((len(rows),), weight, dtype=weights.dtype))
 
 
 def _check(model: nn.Module, batch: int, l2: float, threads: int, sampling: str, parts: Sequence[Rows]) -> None:
@@ -257,15 +341,19 @@ def classification(
     l2: float = 0.0,
     sampling: Literal["replacement", "distinct"] = "replacement",
     batch_norm: BatchNormPolicy = "mixed",
+    validation: float = 0.0,
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     threads: int = 0,
     gradients: Gradients = "auto",
 ) -> ModuleProblem:
-    """A model on a data set split over workers, all named as in an experiment file."""
+    """A model on a data set split over workers, all named as in an experiment file.
+
+    With `validation`, that share of the training rows is held out and scored in place of the test rows.
+    """
     dataset = load_dataset(data)
-    parts = make_partition(partition, dataset, workers, seed)
+    dataset, parts = hold_out(dataset, make_partition(partition, dataset, workers, seed), validation, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(randomness.bits("weights", seed)) >> 1)
         module = MODELS.build(model, inputs=tuple(dataset.train_x.shape[1:]), classes=dataset.classes)

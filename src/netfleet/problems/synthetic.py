@@ -1,5 +1,6 @@
 """Problems whose smoothness L and gradient variance σ² are known, and mostly the optimum x*, to hold theory against."""
 
+import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from netfleet.data import load_dataset, make_partition
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import PROBLEMS, Problem, Scores
+from netfleet.problems.site_weights import WeightSpec, site_weights
 from netfleet.registry import Spec
 
 Array = npt.NDArray[np.float64]
@@ -24,6 +26,7 @@ class _Synthetic(Problem):
 
     _whole: "_Synthetic | None" = None  # the problem with all workers, where this one hosts some of them
     per_worker: tuple[str, ...]  # the attributes with a row for each hosted worker
+    scale: Tensor | None = None  # [rows, 1]: m pᵢ of each hosted worker
 
     def __init__(self, workers: int, d: int, seed: int, dtype: torch.dtype, device: str) -> None:
         if workers < 1 or d < 1:
@@ -45,11 +48,34 @@ class _Synthetic(Problem):
         index = [self.workers.index(i) for i in workers]
         other.workers, other._whole, other._drawn = tuple(workers), self._whole or self, {}
         other.size = self.size // len(self.workers) * len(workers)
-        for name in self.per_worker:
+        for name in self.per_worker + (("scale",) if self.scale is not None else ()):
             setattr(other, name, getattr(self, name)[index])
         return other
 
-    def objective(self, x: Tensor, limit: int = 0) -> tuple[Tensor, Tensor]:
+    @property
+    def sizes(self) -> Sequence[int]:
+        return [self.size // len(self.workers)] * self.m
+
+    def weighted(self, weights: WeightSpec) -> Problem:
+        shares = site_weights(weights, self.sizes)
+        other = copy.copy(self)
+        other.shares, other._drawn, other._whole = torch.from_numpy(shares), {}, None
+        other.scale = self._tensor(self.m * shares)[list(self.workers), None]
+        largest = float(self.m * shares.max())
+        other.smoothness = None if self.smoothness is None else largest * self.smoothness
+        other.variance = None if self.variance is None else largest**2 * self.variance
+        other.optimum = other.minimiser()
+        return other
+
+    def minimiser(self) -> Tensor | None:
+        """The minimiser of the weighted objective, where it is known."""
+        return None
+
+    def scaled(self, values: Tensor) -> Tensor:
+        """What workers compute `[rows, …]` as it counts."""
+        return values if self.scale is None else values * (self.scale if values.dim() > 1 else self.scale[:, 0])
+
+    def objective(self, x: Tensor) -> tuple[Tensor, Tensor]:
         everywhere = x.expand(len(self.workers), -1)
         return self.values(everywhere).mean(), self.full_grad(everywhere).mean(dim=0)
 
@@ -113,12 +139,17 @@ class Quadratics(_Synthetic):
         self.smoothness, self.sigma, self.variance = L, sigma, sigma**2
         self.A, self.b = self._tensor(A), self._tensor(b)
 
+    def minimiser(self) -> Tensor:
+        scale = torch.ones(self.m, 1) if self.scale is None else self.scale
+        A, b = self.A.double() * scale[..., None].to(self.A.device), self.b.double()
+        return torch.linalg.solve(A.sum(0), torch.einsum("mij,mj->i", A, b)).to(self.dtype)  # type: ignore[no-any-return]
+
     def sample(self, t: int, k: int) -> Sample:
         return Sample(t, k, len(self.workers))
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         exact = self.full_grad(x)
-        return exact + self._noise(sample.t, sample.k) if self.sigma else exact
+        return exact + self.scaled(self._noise(sample.t, sample.k)) if self.sigma else exact
 
     def _noise(self, t: int, k: int) -> Tensor:
         """The noise of step k, drawn for some rounds at a time: what a draw costs is mostly its call."""
@@ -132,10 +163,10 @@ class Quadratics(_Synthetic):
         return drawn[t - first]
 
     def full_grad(self, x: Tensor) -> Tensor:
-        return torch.einsum("mij,mj->mi", self.A, x - self.b)
+        return self.scaled(torch.einsum("mij,mj->mi", self.A, x - self.b))
 
     def values(self, x: Tensor) -> Tensor:
-        return torch.einsum("mi,mij,mj->m", x - self.b, self.A, x - self.b) / 2
+        return self.scaled(torch.einsum("mi,mij,mj->m", x - self.b, self.A, x - self.b) / 2)
 
 
 class _LogisticLoss(_Synthetic):
@@ -177,11 +208,11 @@ class _LogisticLoss(_Synthetic):
 
     def _grad(self, x: Tensor, signed: Tensor) -> Tensor:
         wrong = torch.sigmoid(-torch.einsum("mnd,md->mn", signed, x))
-        return self.penalty(x)[1] - torch.einsum("mn,mnd->md", wrong, signed) / signed.shape[1]
+        return self.scaled(self.penalty(x)[1] - torch.einsum("mn,mnd->md", wrong, signed) / signed.shape[1])
 
     def values(self, x: Tensor) -> Tensor:
         margins = torch.einsum("mnd,md->mn", self.signed, x)
-        return torch.nn.functional.softplus(-margins).mean(1) + self.penalty(x)[0]
+        return self.scaled(torch.nn.functional.softplus(-margins).mean(1) + self.penalty(x)[0])
 
 
 @PROBLEMS.register("logistic")
@@ -217,7 +248,11 @@ class Logistic(_LogisticLoss):
         b = np.where(rng.random((workers, samples)) < chance, 1.0, -1.0)
         self.l2 = l2
         self._hold(a * b[:, :, None], batch, l2)
-        self.optimum = self._tensor(_newton(a, b, l2))
+        self.optimum = self._tensor(_newton(a * b[:, :, None], np.ones(workers), l2))
+
+    def minimiser(self) -> Tensor:
+        scale = np.ones(self.m) if self.scale is None else self.scale[:, 0].double().cpu().numpy()
+        return self._tensor(_newton(self.signed.double().cpu().numpy(), scale, self.l2))
 
     def penalty(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.l2 / 2 * (x * x).sum(1), self.l2 * x
@@ -260,14 +295,15 @@ class NonconvexLogistic(_LogisticLoss):
         return self.alpha * (squares / (1 + squares)).sum(1), 2 * self.alpha * x / (1 + squares) ** 2
 
 
-def _newton(a: Array, b: Array, l2: float) -> Array:
+def _newton(signed: Array, scale: Array, l2: float) -> Array:
     """The minimiser of the average logistic objective: damped Newton steps until the gradient vanishes."""
-    signed = (a * b[:, :, None]).reshape(-1, a.shape[2])
+    weight = np.repeat(scale, signed.shape[1]) / (signed.shape[0] * signed.shape[1])
+    signed = signed.reshape(-1, signed.shape[2])
     x = np.zeros(signed.shape[1])
     for _ in range(100):
         wrong = 1 / (1 + np.exp(signed @ x))
-        gradient = l2 * x - signed.T @ wrong / len(signed)
-        hessian = l2 * np.eye(len(x)) + (signed.T * (wrong * (1 - wrong))) @ signed / len(signed)
+        gradient = l2 * x - signed.T @ (weight * wrong)
+        hessian = l2 * np.eye(len(x)) + (signed.T * (weight * wrong * (1 - wrong))) @ signed
         step = np.linalg.solve(hessian, gradient)
         x = x - step / max(1.0, float(np.linalg.norm(step)))
         if np.linalg.norm(gradient) < 1e-14:

@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 
+from netfleet.files import write_atomically
 from netfleet.topology.topology import Topology
 
 Points = npt.NDArray[np.float64]
@@ -29,7 +30,8 @@ def draw_topology(topology: Topology, where: str | File | Axes) -> None:
     if not isinstance(where, Axes):
         figure = Figure(figsize=(6, 6), layout="constrained")
         draw_topology(topology, figure.subplots())
-        figure.savefig(where, dpi=150)
+        path = File(where)
+        write_atomically(path, lambda file: figure.savefig(file, format=path.suffix[1:] or "png", dpi=150))
         return
     places = layout(topology.graph)
     ends = np.array(topology.graph.edges, dtype=int).reshape(-1, 2)

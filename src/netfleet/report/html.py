@@ -18,6 +18,7 @@ from PIL import Image
 from netfleet.files import write_atomically
 from netfleet.report import plots, table
 from netfleet.report.graph import draw_topology
+from netfleet.report.intervals import LEVEL
 from netfleet.report.plots import DPI, QUANTITIES
 from netfleet.runs.config import config_hash
 from netfleet.runs.history import History, group, has
@@ -55,6 +56,7 @@ def write_report(
         columns=table.columns(rows),
         rows=[_method(row, rows, histories) for row in rows],
         sampling=table.sampling_note(histories),
+        level=f"{100 * LEVEL:.0f} %",
         several_seeds=any(row.seeds > 1 for row in rows),
         figures={
             **{x: _image(plots.draw_curves(histories, x)) for x in xs},

@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from netfleet.runs.history import Band, History, band, group, has
+from netfleet.runs.history import Band, History, band, group, has, higher_is_better
 
 XName = Literal["round", "bytes", "samples"]
 Groups = Mapping[str, Sequence[History]]
@@ -145,7 +145,7 @@ def draw_spread(histories: Sequence[History]) -> Figure | None:
             axes.plot(mean.x, mean.mean, color=color, linewidth=1.8)
             axes.plot(average.x, average.mean, **AVERAGE)
             axes.tick_params(**TICKS)
-            _say(axes.set_title("x"), label)
+            say(axes.set_title("x"), label)
         _scale(panels[0], metric, [band(runs, f"worker_{metric.column}_mean") for runs in groups.values()])
         for axes in panels[len(groups) :]:
             axes.set_axis_off()
@@ -192,6 +192,13 @@ def _range(values: npt.NDArray[np.int64]) -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
+def metric_of(column: str) -> Metric:
+    """How a column is drawn."""
+    known = {metric.column: metric for metric in (ACCURACY, DISTANCE, LOSS, CONSENSUS, GRADIENT, TRACKING)}
+    plain = Metric(column, column, column, "percent" if higher_is_better(column) else "auto")
+    return known.get(column, plain)
+
+
 def _metrics(histories: Sequence[History]) -> list[Metric]:
     quality = next((metric for metric in (ACCURACY, DISTANCE) if has(histories, metric.column)), LOSS)
     return [m for m in dict.fromkeys((quality, LOSS, CONSENSUS, GRADIENT)) if has(histories, m.column)]
@@ -212,7 +219,7 @@ def draw_panels(
                 axes = figure.add_subplot(grid[i, j], sharey=alike.get(panel.floor) if share_y else None)
                 alike.setdefault(panel.floor, axes)
                 axes.set_title(panel.title)
-                _draw(axes, group(panel.histories), styles, panel.metric, panel.x)
+                draw_axes(axes, group(panel.histories), styles, panel.metric, panel.x)
                 if panel.floor is not None:
                     axes.set_ylim(panel.floor, 1.0 if panel.metric.scale == "percent" else None)
         if rows:
@@ -223,7 +230,7 @@ def draw_panels(
     return figure
 
 
-def _draw(axes: Axes, groups: Groups, styles: Looks, metric: Metric, x: XName) -> None:
+def draw_axes(axes: Axes, groups: Groups, styles: Looks, metric: Metric, x: XName) -> None:
     """One panel: for each algorithm the band of its sound runs, then each diverged run up to a cross at its end."""
     sound = {label: [h for h in runs if not h.diverged] for label, runs in groups.items()}
     lost = [(label, band([h], metric.column, x)) for label, runs in groups.items() for h in runs if h.diverged]
@@ -249,7 +256,7 @@ def _draw(axes: Axes, groups: Groups, styles: Looks, metric: Metric, x: XName) -
     absent = [label for label, b in bands.items() if logarithmic and len(b.mean) and not (b.mean > 0).any()]
     if absent:
         note = axes.text(0.02, 0.03, "x", transform=axes.transAxes, fontsize=8, color=MUTED)
-        _say(note, "exactly 0: " + ", ".join(absent))
+        say(note, "exactly 0: " + ", ".join(absent))
     axes.set(xlabel=QUANTITIES[x].words.format(name), ylabel=metric.label)
     axes.tick_params(**TICKS)
 
@@ -290,13 +297,13 @@ def _legend(figure: Figure, groups: Groups, styles: Looks, seeds: npt.NDArray[np
     shape: Style = {"ncols": columns, "frameon": False, "handlelength": 3.6, "fontsize": 9.5}
     legend = figure.legend(handles, ["x"] * len(words), loc="outside upper left", **shape)
     for text, word in zip(legend.get_texts(), words, strict=True):
-        _say(text, word)
+        say(text, word)
     if seeds.max() > 1:
         note = f"line: mean over {_range(seeds)} seeds; band: lowest to highest seed"
         figure.supxlabel(note, x=0.995, ha="right", fontsize=8, color=MUTED)
 
 
-def _say(text: Text, words: str) -> None:
+def say(text: Text, words: str) -> None:
     """Show the user's words verbatim: no formulas between dollars, no name hidden by an underscore."""
     text.set_parse_math(False)
     text.set_text(words)

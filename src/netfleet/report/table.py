@@ -1,7 +1,7 @@
 """The table of results: a row per algorithm with its last values, for the terminal and the HTML report."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -10,7 +10,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from netfleet.runs.history import History, group
+from netfleet.report.intervals import LEVEL, Interval, interval
+from netfleet.runs.history import At, History, group, has, higher_is_better
 
 
 class Stat(NamedTuple):
@@ -20,6 +21,7 @@ class Stat(NamedTuple):
     std: float | None = None
     low: float = math.nan
     high: float = math.nan
+    by_seed: Mapping[int, float] = {}
 
 
 class Row(NamedTuple):
@@ -48,7 +50,7 @@ class Column(NamedTuple):
     best: Literal["max", "min"] | None = None
 
 
-def _number(value: float) -> str:
+def show_number(value: float) -> str:
     return f"{value:.3g}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.1e}"
 
 
@@ -65,17 +67,27 @@ def _accuracy(stat: Stat) -> str:
     return f"{100 * stat.mean:.2f}" + ("" if stat.std is None else f" ± {100 * stat.std:.2f}")
 
 
+def show_gap(stat: Stat) -> str:
+    return f"{show_number(stat.mean)} [{show_number(stat.low)}, {show_number(stat.high)}]"
+
+
+def show_points(stat: Stat) -> str:
+    return f"{100 * stat.mean:+.2f} [{100 * stat.low:.2f}, {100 * stat.high:.2f}]"
+
+
 def _workers(stat: Stat) -> str:
     return f"{100 * stat.mean:.1f} [{100 * stat.low:.1f}–{100 * stat.high:.1f}]"
 
 
 COLUMNS = (
     Column("accuracy", "accuracy\nof x̄, %", _accuracy, "max"),
+    Column("gap_points", "to the best, points\n[95 % interval]", show_points),
     Column("worker_accuracy", "of workers, %\nmean [min–max]", _workers, "max"),
-    Column("distance2", "distance\n‖x̄−x*‖²", lambda s: _number(s.mean), "min"),
-    Column("loss", "loss\nof x̄", lambda s: _number(s.mean), "min"),
-    Column("grad_norm2", "gradient\n‖∇f(x̄)‖²", lambda s: _number(s.mean), "min"),
-    Column("consensus_error", "consensus\nerror", lambda s: _number(s.mean), "min"),
+    Column("distance2", "distance\n‖x̄−x*‖²", lambda s: show_number(s.mean), "min"),
+    Column("loss", "loss\nof x̄", lambda s: show_number(s.mean), "min"),
+    Column("gap", "to the best\n[95 % interval]", show_gap),
+    Column("grad_norm2", "gradient\n‖∇f(x̄)‖²", lambda s: show_number(s.mean), "min"),
+    Column("consensus_error", "consensus\nerror", lambda s: show_number(s.mean), "min"),
     Column("bytes", "sent\nMB", lambda s: _amount(s.mean / 1e6)),
     Column("samples", "samples\nused", lambda s: _count(s.mean)),
     Column("seconds", "time\ns", lambda s: _amount(s.mean)),
@@ -89,7 +101,33 @@ VERDICTS = {
 
 
 def summary(histories: Iterable[History]) -> list[Row]:
-    return [_row(label, runs) for label, runs in group(histories).items()]
+    """A row per algorithm, with its difference to the best one where they share two seeds or more."""
+    rows = [_row(label, runs) for label, runs in group(histories).items()]
+    column, ranked = ranking(rows)
+    for row in ranked[1:]:
+        found = difference(row, ranked[0], column)
+        if found.seeds > 1:
+            name = "gap_points" if column == "accuracy" else "gap"
+            row.values[name] = Stat(found.mean, low=found.low, high=found.high)
+    return rows
+
+
+def ranking(rows: Sequence[Row]) -> tuple[str, list[Row]]:
+    """The column that tells the best, and the rows that did not diverge in its order."""
+    column = next((c for c in COLUMNS if c.name in VERDICTS and any(c.name in row.values for row in rows)), COLUMNS[0])
+    return column.name, ranked_by(column.name, rows)
+
+
+def ranked_by(column: str, rows: Iterable[Row]) -> list[Row]:
+    """The rows that did not diverge and have the column, the best first."""
+    known = [row for row in rows if not row.diverged and column in row.values]
+    return sorted(known, key=lambda row: row.values[column].mean, reverse=higher_is_better(column))
+
+
+def difference(row: Row, other: Row, column: str) -> Interval:
+    """Of a column between two algorithms, over the seeds that both have."""
+    ours, theirs = row.values[column].by_seed, other.values[column].by_seed
+    return interval([value - theirs[seed] for seed, value in ours.items() if seed in theirs] or [math.nan])
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
@@ -113,21 +151,22 @@ def best(rows: Sequence[Row], column: Column) -> frozenset[str]:
 
 def verdict(rows: Sequence[Row]) -> str:
     """A sentence that compares the best algorithm with the next; empty if there is nothing to compare."""
-    column = next((c for c in columns(rows) if c.name in VERDICTS), None)
-    order = [row for row in rows if not row.diverged and column is not None and column.name in row.values]
-    if column is None or len(order) < 2:
+    name, ranked = ranking(rows)
+    if len(ranked) < 2:
         return ""
-    sign = -1 if column.best == "max" else 1
-    first, second = sorted(order, key=lambda row: sign * row.values[column.name].mean)[:2]
-    one, other = first.values[column.name], second.values[column.name]
-    close = abs(one.mean - other.mean) <= max(one.std or 0.0, other.std or 0.0)
-    hedge = "; the difference is within one standard deviation over seeds" if close else ""
-    words, unit = VERDICTS[column.name]
+    (first, second), (words, unit) = ranked[:2], VERDICTS[name]
+    column = next(c for c in COLUMNS if c.name == name)
+    gap, hedge = difference(first, second, name), ""
+    if gap.seeds > 1:
+        low, high = sorted(abs(end) for end in (gap.low, gap.high))
+        shown = f"{100 * low:.2f} to {100 * high:.2f} points" if unit else f"{show_number(low)} to {show_number(high)}"
+        apart = f"the difference over {gap.seeds} seeds is {shown} ({100 * LEVEL:.0f} % interval)"
+        hedge = f"; {apart}" if gap.low * gap.high > 0 else f"; {gap.seeds} seeds do not tell them apart"
     then = f"next is {second.label} with {cell(second, column)}{unit}{hedge}"
     return f"{first.label} ends {words} {cell(first, column)}{unit}; {then}."
 
 
-def print_summary(histories: Iterable[History], console: Console) -> None:
+def print_summary(histories: Sequence[History], console: Console) -> None:
     """Print the table; where it is too wide for the console, print quality and costs as tables of their own."""
     rows = summary(histories)
     for table in _fitting(rows, columns(rows), console):
@@ -137,15 +176,17 @@ def print_summary(histories: Iterable[History], console: Console) -> None:
         if row.mark:
             console.print(Text.assemble((f"✗ {row.label}: {row.mark}. ", "red"), (row.diverged[0][2], "dim")))
     if any(row.seeds > 1 for row in rows):
-        console.print(Text("mean ± standard deviation over seeds", style="dim"))
+        gaps = "; differences are those between runs of one seed" if any("gap" in c.name for c in columns(rows)) else ""
+        console.print(Text(f"mean ± standard deviation over seeds{gaps}", style="dim"))
     if note := sampling_note(histories):
         console.print(Text(note, style="dim"))
 
 
-def sampling_note(histories: Iterable[History]) -> str:
-    """A note where the workers' accuracy is measured on a part of the test samples."""
+def sampling_note(histories: Sequence[History]) -> str:
+    """A note where the workers' accuracy is estimated from a part of the test samples."""
     limit = max(((h.config.get("evaluation") or {}).get("worker_test_samples", 0) for h in histories), default=0)
-    return f"the workers' own models are scored on at most {limit:,} of the test samples" if limit else ""
+    words = f"the workers' own models are scored on about {limit:,} test samples each, drawn at random"
+    return words if has(histories, "worker_accuracy_mean_se") else ""
 
 
 def _fitting(rows: Sequence[Row], shown: Sequence[Column], console: Console) -> list[Table]:
@@ -171,21 +212,27 @@ def _table(rows: Sequence[Row], shown: Sequence[Column], label_width: int) -> Ta
     return table
 
 
-def _row(label: str, runs: Sequence[History]) -> Row:
+def row_of(label: str, runs: Sequence[History], names: Iterable[str], at: At = "last") -> Row:
+    """The row of an algorithm with some columns."""
     diverged = tuple((h.seed, h.rounds, h.diverged) for h in runs if h.diverged)
     counted = [h for h in runs if not h.diverged] or runs
-    values = {column.name: stat for column in COLUMNS if (stat := _stat(counted, column.name)) is not None}
-    own, low, high = (_stat(counted, f"worker_accuracy_{part}") for part in ("mean", "min", "max"))
+    return Row(label, len(runs), diverged, {n: stat for n in names if (stat := _stat(counted, n, at)) is not None})
+
+
+def _row(label: str, runs: Sequence[History]) -> Row:
+    parts = [f"worker_accuracy_{part}" for part in ("mean", "min", "max")]
+    row = row_of(label, runs, [*(column.name for column in COLUMNS), *parts])
+    own, low, high = (row.values.pop(part, None) for part in parts)
     if own is not None and low is not None and high is not None:
-        values["worker_accuracy"] = own._replace(low=low.low, high=high.high)
-    return Row(label, len(runs), diverged, values)
+        row.values["worker_accuracy"] = own._replace(low=low.low, high=high.high)
+    return row
 
 
-def _stat(runs: Iterable[History], column: str) -> Stat | None:
-    """Of the last value that each run has; None if none has one."""
-    last = (next((r[column] for r in reversed(run.records) if r.get(column) is not None), math.nan) for run in runs)
-    values = np.array([value for value in last if math.isfinite(value)], dtype=np.float64)
-    if not len(values):
+def _stat(runs: Iterable[History], column: str, at: At) -> Stat | None:
+    """Of the value that each run has; None if none has one."""
+    found = {run.seed: value for run in runs if (value := run.value(column, at)) is not None}
+    if not found:
         return None
+    values = np.array(list(found.values()), dtype=np.float64)
     std = float(values.std(ddof=1)) if len(values) > 1 else None
-    return Stat(float(values.mean()), std, float(values.min()), float(values.max()))
+    return Stat(float(values.mean()), std, float(values.min()), float(values.max()), found)

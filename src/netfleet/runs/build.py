@@ -15,7 +15,8 @@ from netfleet.engines.host import refuse_memory
 from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
 from netfleet.problems.base import PROBLEMS, Problem
-from netfleet.registry import Spec
+from netfleet.problems.site_weights import resolve_weights
+from netfleet.registry import Spec, split
 from netfleet.runs.config import EngineConfig, Experiment
 from netfleet.runs.requirements import check_network
 from netfleet.topology.faults import Faults, Unreliable
@@ -82,7 +83,11 @@ def build_problem(spec: Spec, workers: int, seed: int, engine: EngineConfig) -> 
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(f'device {engine.device!r} cannot be used here ({reason}); use device = "cpu"') from None
-    return PROBLEMS.build(spec, workers=workers, seed=seed, dtype=getattr(torch, engine.dtype), **place)
+    kind, table = split(spec, "problem")
+    weights: Any = table.pop("weights", "equal")
+    dtype = getattr(torch, engine.dtype)
+    problem = PROBLEMS.build({"kind": kind, **table}, workers=workers, seed=seed, dtype=dtype, **place)
+    return problem if resolve_weights(weights) == {"kind": "equal"} else problem.weighted(weights)
 
 
 def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, setting: Setting) -> Job:

@@ -2,11 +2,14 @@
 
 The manifest is written last and replaces its predecessor atomically, so a crash at any moment leaves a whole
 checkpoint. Any number of hosts can resume from it: each reads the rows of its own workers.
+
+Manifest and files have a CRC-32 each, which is verified before a run resumes; those of earlier versions have none.
 """
 
 import hashlib
 import json
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -26,6 +29,9 @@ _BUFFERS, _NETWORK = "buffers", "network/"
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 _COUNTERS = ("t", "bytes", "samples", "seconds")
+#: A file with a checksum begins with its header's length, this, and the CRC-32 of the file with _BLANK in its place.
+_BEFORE_CHECKSUM, _BLANK = b'{"__metadata__": {"crc32": "', b"00000000"
+_CHECKSUM_AT, _CHUNK = 8 + len(_BEFORE_CHECKSUM), 1 << 20
 
 
 def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
@@ -43,12 +49,15 @@ def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
         groups = [[i for i, first in hosted if first == head] for head in sorted({first for _, first in hosted})]
         counters = {"t": snapshot.t, "bytes": sent, "samples": used, "seconds": snapshot.seconds}
         shards = {_shard(snapshot.t, group): group for group in groups}
-        text = json.dumps({"run": run_hash, "counters": counters, "shards": shards}, indent=1)
-        write_atomically(folder / MANIFEST, lambda file: file.write(text.encode()))
+        _write_manifest(folder, run_hash, counters, shards)
         # Another host may be writing a later checkpoint already, so only the files of earlier ones go.
         for path in folder.glob("checkpoint-*.safetensors"):
             if path.name not in shards and int(path.name.split("-")[1]) <= snapshot.t:
                 path.unlink(missing_ok=True)
+
+
+def _manifest_checksum(run: str, counters: Mapping[str, float], shards: Mapping[str, Sequence[int]]) -> str:
+    return f"{zlib.crc32(json.dumps([run, counters, shards]).encode()):08x}"
 
 
 def _shard(t: int, workers: Sequence[int]) -> str:
@@ -57,7 +66,7 @@ def _shard(t: int, workers: Sequence[int]) -> str:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file, whole or not at all."""
+    """Write a safetensors file with a checksum, whole or not at all."""
     write_atomically(path, lambda file: _write(file, tensors, metadata))
 
 
@@ -66,15 +75,39 @@ def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str,
 
     Tensors may share memory (y = g after the first gradient); each is written in full.
     """
-    header, end = dict[str, Any]({"__metadata__": metadata}), 0
+    header, end = dict[str, Any]({"__metadata__": {"crc32": _BLANK.decode(), **metadata}}), 0
     for name, values in tensors.items():
         begin, end = end, end + values.numel() * values.element_size()
         header[name] = {"dtype": _DTYPES[values.dtype], "shape": list(values.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    file.write(struct.pack("<Q", len(text)) + text)
+    start = struct.pack("<Q", len(text)) + text
+    file.write(start)
+    checksum = zlib.crc32(start)
     for values in tensors.values():
-        file.write(values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        data = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+        file.write(data)
+        checksum = zlib.crc32(data, checksum)
+    file.seek(_CHECKSUM_AT)
+    file.write(f"{checksum:08x}".encode())
+
+
+def _verify(path: Path) -> None:
+    """Raise if a file is not as it was written; one of an earlier version has no checksum."""
+    with open(path, "rb") as file:
+        start, expected = file.read(_CHECKSUM_AT), file.read(len(_BLANK))
+        if not start.endswith(_BEFORE_CHECKSUM):
+            return
+        checksum = zlib.crc32(start + _BLANK)
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    if f"{checksum:08x}".encode() != expected:
+        raise _damaged(path)
+
+
+def _damaged(path: Path) -> CheckpointError:
+    advice = f"restore it from a copy, or delete {path.parent / MANIFEST} to start the run from the beginning"
+    return CheckpointError(f"{path} is damaged: its checksum is not the one that it was written with; {advice}")
 
 
 def exists(folder: Path) -> bool:
@@ -85,14 +118,29 @@ def reached(folder: Path) -> int:
     return int(_read_manifest(folder)[1]["t"])
 
 
+def assign(folder: Path, run_hash: str) -> None:
+    """Give a checkpoint to another run: to the same with more rounds."""
+    _, counters, shards = _read_manifest(folder)
+    _write_manifest(folder, run_hash, counters, shards)
+
+
+def _write_manifest(folder: Path, run: str, counters: Mapping[str, float], shards: Mapping[str, Sequence[int]]) -> None:
+    content = {"run": run, "counters": counters, "shards": shards, "crc32": _manifest_checksum(run, counters, shards)}
+    write_atomically(folder / MANIFEST, lambda file: file.write(json.dumps(content, indent=1).encode()))
+
+
 def _read_manifest(folder: Path) -> tuple[str, dict[str, int], dict[str, list[int]]]:
     """The hash of the run that a checkpoint belongs to, its counters, and the workers of each of its files."""
     path = folder / MANIFEST
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return found["run"], {name: found["counters"][name] for name in _COUNTERS}, found["shards"]
+        parts = found["run"], {name: found["counters"][name] for name in _COUNTERS}, found["shards"]
+        expected = found.get("crc32")
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not a checkpoint ({error}); delete it to start from the beginning") from None
+    if expected not in (None, _manifest_checksum(*parts)):
+        raise _damaged(path)
+    return parts
 
 
 def load(
@@ -129,6 +177,7 @@ def _read(
         if not rows:
             continue
         order += [group[row] for row in rows]
+        _verify(folder / shard)
         with safetensors.safe_open(folder / shard, framework="pt", device=device) as file:
             for name in file.keys():  # noqa: SIM118 (not a dict)
                 whole = len(rows) == len(group) or name.startswith(_NETWORK)

@@ -25,6 +25,7 @@ from typing import Any, Literal, TypeVar
 
 from netfleet.errors import ConfigError
 from netfleet.registry import Registry, check_type, parameters, split, suggestion
+from netfleet.runs.overrides import parse_overrides
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS, varies
 from netfleet.topology.weights import WEIGHTS
@@ -32,7 +33,20 @@ from netfleet.topology.weights import WEIGHTS
 T = TypeVar("T")
 Table = dict[str, Any]
 #: What netfleet itself passes to the factories, so that a file does not have to.
-GIVEN = ("workers", "seed", "dtype", "device", "threads", "gradients", "inputs", "classes", "labels", "groups", "graph")
+GIVEN = (
+    "workers",
+    "seed",
+    "dtype",
+    "device",
+    "threads",
+    "gradients",
+    "inputs",
+    "classes",
+    "labels",
+    "groups",
+    "graph",
+    "sizes",
+)
 
 
 @dataclass(frozen=True)
@@ -129,13 +143,9 @@ class Experiment:
         return runs
 
     def _labels(self) -> list[str]:
-        from netfleet.algorithms import ALGORITHMS
+        from netfleet.algorithms.build import algorithm_label
 
-        labels: list[str] = []
-        for table in self.algorithms:
-            title = getattr(ALGORITHMS[table["kind"]], "title", None) or table["kind"]
-            short = f", {table['compress']['kind']}" if "compress" in table else ""
-            labels.append(str(table.get("label") or f"{title}{short}"))
+        labels = [algorithm_label(table) for table in self.algorithms]
         for label in labels:
             if labels.count(label) > 1:
                 advice = f'give each a label of its own, for example label = "{label}, K = 5"'
@@ -233,9 +243,11 @@ def _resolve_problem(table: Table) -> Table:
     from netfleet.data import PARTITIONS, SOURCES
     from netfleet.problems import LOSSES, PROBLEMS
     from netfleet.problems.models import MODELS
+    from netfleet.problems.site_weights import resolve_weights
 
     nested: dict[str, Registry[Any]] = {"data": SOURCES, "partition": PARTITIONS, "model": MODELS, "loss": LOSSES}
-    resolved = PROBLEMS.resolve(table, dict.fromkeys(GIVEN))
+    weights = resolve_weights(table.pop("weights", "equal"))
+    resolved = PROBLEMS.resolve(table, dict.fromkeys(GIVEN)) | {"weights": weights}
     for key, registry in nested.items():
         if key in resolved:
             resolved[key] = registry.resolve(resolved[key], dict.fromkeys(GIVEN))
@@ -243,7 +255,8 @@ def _resolve_problem(table: Table) -> Table:
 
 
 def _resolve_algorithm(table: Any) -> Table:
-    from netfleet.algorithms.build import make_algorithm, resolve_algorithm
+    from netfleet.algorithms import ALGORITHMS
+    from netfleet.algorithms.build import algorithm_label, make_algorithm, resolve_algorithm
 
     kind, params = split(table, "algorithm")
     label = params.pop("label", None)
@@ -251,6 +264,8 @@ def _resolve_algorithm(table: Any) -> Table:
         check_type(label, str, f"algorithm {kind!r}: label")
     resolved = resolve_algorithm({"kind": kind, **params})
     make_algorithm(resolved)  # refuses K < 1 or a negative step size before anything runs
+    if label is None and kind in ALGORITHMS.aliases:
+        label = algorithm_label({"kind": kind})
     return resolved | ({"label": label} if label else {})
 
 
@@ -270,43 +285,6 @@ def read_toml(path: str | Path | None) -> Table:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {str(path)!r}: {error}") from None
-
-
-def parse_overrides(overrides: Sequence[str], table: Table | None = None) -> Table:
-    """`key=value` texts in a table (a new one unless given), values as TOML would read them.
-
-    In `a.b.c=value` a list of tables on the way means each, unless its number or kind follows.
-    """
-    table = {} if table is None else table
-    for override in overrides:
-        path, equals, text = override.partition("=")
-        if not equals or not path.strip():
-            raise ConfigError(f"--set takes key=value, got {override!r}; for example --set rounds=50")
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text.strip()  # a bare word is a text
-        *parents, last = path.strip().split(".")
-        targets: list[Any] = [table]
-        for name in parents:
-            targets = [inner for target in targets for inner in _inside(target, name, override)]
-        for each in [inner for target in targets for inner in (target if isinstance(target, list) else [target])]:
-            if not isinstance(each, dict):
-                raise ConfigError(f"--set {override}: {'.'.join(parents)} is not a table")
-            each[last] = value
-    return table
-
-
-def _inside(target: Any, name: str, override: str) -> list[Any]:
-    """What `name` leads to: a key of a table, or those of a list's tables with that number or kind."""
-    if isinstance(target, dict):
-        return [target.setdefault(name, {})]
-    if not isinstance(target, list):
-        raise ConfigError(f"--set {override}: the value that has {name!r} is no table, so it cannot be set")
-    chosen = [x for i, x in enumerate(target) if name in (str(i), isinstance(x, dict) and x.get("kind"))]
-    if not chosen:
-        raise ConfigError(f"--set {override}: no table there has the index or kind {name!r}")
-    return chosen
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from netfleet.errors import CheckpointError, ConfigError
-from netfleet.files import write_atomically
+from netfleet.files import append_line, make_folder, write_atomically, writing
 from netfleet.runs.config import Table
 
 if TYPE_CHECKING:
@@ -23,11 +22,18 @@ if TYPE_CHECKING:
 
     from netfleet.engines.job import Snapshot
 
-CONFIG_FILE, HISTORY_FILE = "config.json", "history.jsonl"
+CONFIG_FILE, HISTORY_FILE, DIVERGED_FILE = "config.json", "history.jsonl", "diverged.txt"
 
 #: One evaluation: the round and what was measured, by name; None where a value does not exist.
 Record = dict[str, Any]
 Floats = npt.NDArray[np.float64]
+#: Which value of a column counts: of the last evaluation, of the best one, or after a round.
+At = Literal["last", "best"] | int
+
+
+def higher_is_better(column: str) -> bool:
+    """Whether a larger value of a column is the better one."""
+    return "accuracy" in column
 
 
 @dataclass
@@ -75,18 +81,24 @@ class History:
     def last(self) -> Record:
         return self.records[-1]
 
+    def value(self, column: str, at: At = "last") -> float | None:
+        """The last or best value of a column, or that after a round; None if there is none."""
+        values = [r[column] for r in self.records if r.get(column) is not None and at in ("last", "best", r["round"])]
+        if not values:
+            return None
+        best = max if higher_is_better(column) else min
+        value = float(best(v for v in values) if at == "best" else values[-1])
+        return value if math.isfinite(value) else None
+
     def timeless(self) -> list[Record]:
         """The records without wall-clock time: equal for equal configs."""
         return [{name: value for name, value in record.items() if name != "seconds"} for record in self.records]
 
     def append(self, record: Record) -> None:
         """Add a record, and make it durable where the history has a folder."""
-        self.records.append(dict(record))
         if self.folder is not None:
-            with open(self.folder / HISTORY_FILE, "a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            append_line(self.folder / HISTORY_FILE, json.dumps(record))
+        self.records.append(dict(record))
 
     def keep_until(self, rounds: int) -> None:
         """Drop the records after a round, because a resumed run measures these rounds again."""
@@ -94,12 +106,24 @@ class History:
         if self.folder is not None:
             text = "".join(json.dumps(record) + "\n" for record in self.records)
             write_atomically(self.folder / HISTORY_FILE, lambda file: file.write(text.encode()))
+            (self.folder / DIVERGED_FILE).unlink(missing_ok=True)
+
+    def mark_diverged(self, reason: str, *, durable: bool) -> None:
+        """Say that and why the run ended with a non-finite value, in its folder too where this process writes there."""
+        self.diverged = reason
+        if self.folder is not None and durable:
+            write_atomically(self.folder / DIVERGED_FILE, lambda file: file.write(f"{reason}\n".encode()))
 
     def write_config(self) -> None:
         """Begin the run's folder: the resolved config, its hash, and an empty history."""
         assert self.folder is not None
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         self.keep_until(-1)  # the config comes last: a folder that has one is a run
+        self.save_config()
+
+    def save_config(self) -> None:
+        """Write the config and what the run is called."""
+        assert self.folder is not None
         content = {"hash": self.hash, "label": self.label, "seed": self.seed, "config": self.config}
         text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         write_atomically(self.folder / CONFIG_FILE, lambda file: file.write(text.encode()))
@@ -112,7 +136,9 @@ class History:
             about = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
             lines = (folder / HISTORY_FILE).read_text(encoding="utf-8").split("\n")
             records = [json.loads(line) for line in lines[:-1]]
-            return cls(about["config"], about["hash"], about["label"], about["seed"], records, folder=folder)
+            ended = folder / DIVERGED_FILE
+            diverged = ended.read_text(encoding="utf-8").strip() if ended.exists() else None
+            return cls(about["config"], about["hash"], about["label"], about["seed"], records, diverged, folder)
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{folder} does not hold a run's history ({error})") from None
 
@@ -131,8 +157,12 @@ class History:
 
         figure = draw_curves([self])
         if path is not None:
-            figure.savefig(path)
+            with writing(Path(path)):
+                figure.savefig(path)
         return figure
+
+
+LARGEST_DRAWN = 1e100  # beyond, matplotlib's logarithmic axes overflow
 
 
 class Band(NamedTuple):
@@ -158,7 +188,7 @@ def band(histories: Iterable[History], column: str, x: str = "round") -> Band:
     for history in histories:
         for record in history:
             place, value = record.get(x), record.get(column)
-            if place is not None and value is not None and math.isfinite(value):
+            if place is not None and value is not None and abs(value) < LARGEST_DRAWN:
                 points.setdefault(record["round"], []).append((place, value))
     rows = [np.array(points[t], dtype=np.float64).T for t in sorted(points)]
     statistics = [(places.mean(), values.mean(), values.min(), values.max()) for places, values in rows]

@@ -58,17 +58,27 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
         scores = problem.evaluate(mean[None], buffers=shared, limit=evaluation.test_samples)
         accuracy = None if scores.accuracy is None else scores.accuracy.item()
         record = {"accuracy": accuracy, "loss": scores.loss.item()}
+        for name, error in (("accuracy", scores.accuracy_error), ("loss", scores.loss_error)):
+            record |= {} if error is None else {f"{name}_se": error.item()}
     if full:
         own = problem.evaluate(x, workers=problem.workers, buffers=buffers, limit=evaluation.worker_test_samples)
-        for name, values in (("worker_accuracy", own.accuracy), ("worker_loss", own.loss)):
+        scored = (("worker_accuracy", own.accuracy, own.accuracy_error), ("worker_loss", own.loss, own.loss_error))
+        for name, values, errors in scored:
             every = None if values is None else collective.gather(values, problem.workers).cpu().double()
             for part in ("mean", "min", "max"):
                 record[f"{name}_{part}"] = None if every is None else getattr(every, part)().item()
+            shares = None if m != problem.m else problem.shares
+            if every is not None and shares is not None:
+                record[f"{name}_mean"] = (every @ shares).item()
+            if errors is not None:  # of independent estimates
+                off = collective.gather(errors, problem.workers).cpu().double()
+                record[f"{name}_mean_se"] = (off / m if shares is None else off * shares).norm().item()
     everyone = m == problem.m  # a site knows its own worker only
     consensus = consensus_error(x, collective, m) if everyone else None
     record["consensus_error"] = None if consensus is None else consensus.item()
     if full and evaluation.gradient:
-        record |= _objective(problem, mean, evaluation.gradient_samples, collective, consensus)
+        record |= measure_objective(problem, mean, evaluation.gradient_samples, collective)
+        record["stationarity"] = None if consensus is None else record["grad_norm2"] + record["consensus_error"]
     error = tracking_error(snapshot.state, collective) if everyone else None
     record["tracking_error"] = None if error is None else error.item()
     if problem.optimum is not None:
@@ -76,12 +86,23 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
     return record
 
 
-def _objective(problem: Problem, mean: Tensor, limit: int, collective: Collective, consensus: Tensor | None) -> Record:
-    """f and ∇f at x̄: each host's workers in proportion to their number, from as many samples for each worker."""
-    rows, m = len(problem.workers), collective.count(problem.m)
-    value, slope = problem.objective(mean, -(-limit // m) * rows)
-    share = rows / m
-    value, slope = collective.total(value[None] * share), collective.total(slope[None] * share)
-    norm2 = slope.cpu().double().square().sum()
-    both = None if consensus is None else (norm2 + consensus.to(norm2.device)).item()
-    return {"train_loss": value.item(), "grad_norm2": norm2.item(), "stationarity": both}
+def measure_objective(problem: Problem, mean: Tensor, samples: int, collective: Collective = _WHOLE) -> Record:
+    """f and ∇f at x̄: each host's workers in proportion to their number, from as many samples for each worker.
+
+    The squared norm of an estimated gradient is too large by the estimate's variance, which is taken off; so it may be
+    below 0 where ∇f almost vanishes. Its standard error there is up to √2 times too large.
+    """
+    m = collective.count(problem.m)
+    value, slope, deviations = problem.estimated_objective(mean, -(-samples // m))
+
+    def total(part: Tensor) -> Tensor:
+        return collective.total(part[None] * (len(problem.workers) / m)).cpu().double()
+
+    gradient, errors = total(slope), {}
+    norm2 = gradient.square().sum()
+    if deviations is not None:
+        apart = ((row.square().sum(), row @ gradient) for row in map(total, deviations[1]))
+        variance, along = torch.tensor(list(apart), dtype=torch.float64).T
+        norm2 = norm2 - variance.sum()
+        errors = {"train_loss_se": total(deviations[0]).norm().item(), "grad_norm2_se": 2 * along.norm().item()}
+    return {"train_loss": total(value).item(), "grad_norm2": norm2.item(), **errors}

@@ -1,5 +1,7 @@
 """The progress display of a run: a bar in a terminal, a few lines in a log."""
 
+import time
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -79,6 +81,40 @@ class Live(Display):
     def aside(self) -> str:
         """What subclasses add to a line of the log."""
         return ""
+
+
+class Overall(Live):
+    """Shows the current run, how many of all runs are done, and how long the others will take."""
+
+    def __init__(self, console: Console, runs: int) -> None:
+        super().__init__(console, runs)
+        self._clock, self._worked = time.monotonic(), 0.0
+        self._all = self._progress.add_task("all runs", total=runs, note="", left="")
+
+    def begin(self, label: str, done: int, rounds: int) -> None:
+        super().begin(label, done, rounds)
+        self._at = done
+
+    def round(self, t: int) -> None:
+        super().round(t)
+        self._worked += (t - self._at) / self._rounds
+        self._at = t
+        done = self._begun - 1 + t / self._rounds
+        left = (time.monotonic() - self._clock) * (self.runs - done) / self._worked
+        self._progress.update(self._all, completed=int(done), left=f"{in_words(left)} left")
+
+    def record(self, record: Record) -> None:
+        super().record(record)
+        self._progress.update(self._task, note=describe(record).partition("  ")[0])  # labels of points are long
+
+    def end(self) -> None:
+        super().end()
+        self._progress.update(self._task, visible=False)
+        self._progress.update(self._all, completed=self._begun)
+
+    def skip(self, label: str) -> None:
+        super().skip(label)
+        self._progress.update(self._all, completed=self._begun)
 
 
 class _RoundsPerSecond(ProgressColumn):

@@ -13,19 +13,22 @@ import tomli_w
 from rich.console import Console
 
 from netfleet.algorithms import Algorithm
+from netfleet.algorithms.build import make_algorithm
 from netfleet.engines import Engine, make_engine
 from netfleet.engines.collective import Collective, agreed
 from netfleet.engines.job import Job, Start
 from netfleet.errors import CheckpointError, ConfigError, DivergedError
-from netfleet.files import write_atomically
+from netfleet.files import make_folder, write_atomically, writing
 from netfleet.problems import Problem
 from netfleet.registry import Spec
 from netfleet.runs import checkpoint
 from netfleet.runs.build import Setting, Settings, build_job, build_problem, build_topology
 from netfleet.runs.config import EngineConfig, Evaluation, Experiment, RunConfig, config_hash, make, make_engine_config
+from netfleet.runs.divergence import divergence
 from netfleet.runs.history import CONFIG_FILE, History, Record
 from netfleet.runs.progress import Display, Live, Quiet
 from netfleet.runs.recorder import RunRecorder
+from netfleet.runs.resume import check_same, is_longer, lengthen, resumable
 from netfleet.topology.faults import Faults
 from netfleet.topology.topology import Topology, make_topology
 
@@ -43,8 +46,9 @@ def run_experiment(
 ) -> list[History]:
     """Run every algorithm with every seed and return the histories; runs are saved in `out` and can be resumed.
 
-    A run that diverges is marked (`History.diverged`) and the others continue. On a cluster every rank calls this;
-    `out` must be a folder that all of them see, and rank 0 has the histories.
+    A run that diverges (a value is not finite, or has blown up by the end: `runs/divergence.py`) is marked
+    (`History.diverged`) and the others continue. On a cluster every rank calls this; `out` must be a folder that all of
+    them see, and rank 0 has the histories.
     """
     runs, engine, setting = experiment.runs(), make_engine(experiment.engine.kind), settings or Settings(experiment)
 
@@ -89,6 +93,13 @@ def run_one(
         recorder = RunRecorder(history, made.algorithm, experiment, display, stop)
         made = replace(made, rounds=recorder.stop, recorder=recorder, start=start)
         _train(engine, made, history, display, label)
+    else:
+        display.skip(label)
+    if history.diverged is None:
+        done = [record for record in history if record["round"] <= (stop or experiment.rounds)]
+        algorithm = make_algorithm(run.config["algorithm"])
+        if words := engine.collective.first(lambda: divergence(done, algorithm)):
+            history.mark_diverged(words, durable=stop is None and engine.collective.keeps_record)
     return history
 
 
@@ -97,7 +108,7 @@ def _train(engine: Engine, job: Job, history: History, display: Display, label: 
     try:
         history.final = engine.run(job)
     except DivergedError as error:
-        history.diverged = str(error)
+        history.mark_diverged(str(error), durable=engine.collective.keeps_record)
     finally:
         display.end()
 
@@ -107,17 +118,16 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
     found = sorted(path.parent for path in out.glob(f"*/{CONFIG_FILE}"))
     if found and not resume and not overwrite:
         names = ", ".join([*(path.name for path in found[:3]), *["…"] * (len(found) > 3)])
+        resumable(experiment.runs(), out)  # says how they differ, if they do
         advice = "add --resume to resume them, --overwrite to delete them and start again, or choose another --out"
         raise CheckpointError(f"{out} already holds runs ({names}); {advice}")
-    for run in experiment.runs() if resume else []:
-        if (out / run.folder / CONFIG_FILE).exists():
-            _check_same(run, out / run.folder)
+    for run, folder in resumable(experiment.runs(), out) if resume else []:
+        if is_longer(run, History.load(folder)):
+            lengthen(run, folder)
     for folder in found if overwrite else []:
-        shutil.rmtree(folder)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot write to {out}: {error}; choose another --out") from None
+        with writing(folder):
+            shutil.rmtree(folder)
+    make_folder(out)
     write_experiment(out / EXPERIMENT_FILE, experiment)
 
 
@@ -132,16 +142,6 @@ def write_experiment(path: Path, experiment: Experiment) -> None:
     """Write an experiment, every default written out, as a file that `netfleet run` takes."""
     text = tomli_w.dumps(without_none(experiment.to_table()))
     write_atomically(path, lambda file: file.write(text.encode()))
-
-
-def _check_same(run: RunConfig, folder: Path) -> History:
-    """The history in the folder, which must be of this run."""
-    history = History.load(folder)
-    if history.hash != run.hash:
-        cause = f"{folder} holds run {history.hash[:12]}, but the experiment is run {run.hash[:12]}"
-        started = f"the experiment that it was started with ({folder.parent / EXPERIMENT_FILE})"
-        raise CheckpointError(f"{cause}; resume with {started}, or choose another --out")
-    return history
 
 
 def open_run(run: RunConfig, folder: Path | None, resume: bool, collective: Collective) -> tuple[History, Start | None]:
@@ -159,7 +159,7 @@ def open_run(run: RunConfig, folder: Path | None, resume: bool, collective: Coll
 def _open_folder(run: RunConfig, fresh: History, folder: Path, resume: bool) -> tuple[int, list[Record]] | None:
     """The round of a folder's checkpoint and the records up to it; None if the run starts from scratch."""
     known = resume and (folder / CONFIG_FILE).exists()
-    history = _check_same(run, folder) if known else fresh
+    history = check_same(run, folder) if known else fresh
     if not known or not checkpoint.exists(folder):
         fresh.write_config()
         return None
@@ -202,7 +202,8 @@ def simulate(
     """Train once and return the History. Each part is an object, a name, or a table as in an experiment file.
 
     `history.final.state.x` are the workers' models `[m, d]`, and a `ModuleProblem`'s `module(x)` makes one of them an
-    `nn.Module` again. Raises `DivergedError` at the first non-finite value.
+    `nn.Module` again. Raises `DivergedError` at the first non-finite value, and at the end if values have
+    blown up (`runs/divergence.py`).
 
         >>> history = simulate("net-fleet", topology="ring", workers=4, problem="quadratics", rounds=5)
         >>> history.last["round"]
@@ -225,8 +226,8 @@ def simulate(
     with Live(Console(stderr=True)) if progress else nullcontext(Quiet()) as display:
         recorder = RunRecorder(history, job.algorithm, settings, display)
         _train(make_engine(engine.kind), replace(job, recorder=recorder), history, display, history.label)
-    if history.diverged:
-        raise DivergedError(history.diverged)
+    if words := history.diverged or divergence(history.records, job.algorithm):
+        raise DivergedError(words)
     return history
 
 

@@ -3,6 +3,9 @@
 Successive halving (Jamieson, Talwalkar 2016) gives all points of a method's grid a few rounds, and the better third of
 them three times as many, until one is left with all. A run resumes where it stopped, so no round is computed twice.
 Halving favours points that start fast: it may keep a large step size that fails late.
+
+Where the problem has test data, a part of the training rows is held out for the choice (VALIDATION): a step size that
+was chosen on test data would make the comparison on the same data look better than it is.
 """
 
 import itertools
@@ -19,13 +22,14 @@ from netfleet.errors import ConfigError
 from netfleet.registry import suggestion
 from netfleet.runs.build import Settings, build_job
 from netfleet.runs.config import Experiment, RunConfig, Table
-from netfleet.runs.history import History, Record
+from netfleet.runs.history import History, Record, higher_is_better
 from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.run import run_one
 
 Grid = Mapping[str, Sequence[float]]
 GRID: Grid = {"eta": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)}
 FACTOR = 3  # one in so many points of a stage enters the next one, which has so many times the rounds
+VALIDATION = 0.1  # share of the training rows that points are scored on, unless the experiment names one
 LAST = 0.1  # share of the rounds whose evaluations are the score of a point
 
 
@@ -71,8 +75,16 @@ class Outcome:
         return (math.inf if self.reached is None else self.reached, -self.score)
 
 
+def validated(experiment: Experiment) -> Experiment:
+    """The experiment scored on rows that are held out of the training data, if its problem can."""
+    if experiment.problem.get("validation") != 0:
+        return experiment
+    return replace(experiment, problem=experiment.problem | {"validation": VALIDATION})
+
+
 def trials(experiment: Experiment, grid: Grid = GRID) -> dict[str, list[Trial]]:
     """The points of every method, by its label; parameters that a method does not have are left out."""
+    experiment = validated(experiment)
     known = {name for table in experiment.algorithms for name in table} - {"kind", "label", "compress"}
     for name, values in grid.items():
         if name not in known:
@@ -133,7 +145,7 @@ def tune(
     if target is not None and not math.isfinite(target):
         raise ConfigError(f"the target must be a number (an accuracy such as 0.9, or a loss), got {target}")
     methods = trials(experiment, grid)
-    setting = Settings(experiment, keep=len(experiment.seeds))
+    setting = Settings(validated(experiment), keep=len(experiment.seeds))
     jobs = {  # of all trials by the hash of their run, so bad input is found before the first run starts
         run.hash: build_job(run.config["algorithm"], run.seed, trial.experiment, setting(run.seed))
         for trial in itertools.chain.from_iterable(methods.values())
@@ -182,12 +194,16 @@ def score(history: History) -> float:
     return float(np.mean([_quality(r) for r in history if r["round"] >= (1 - LAST) * history.rounds]))
 
 
-def rounds_to(history: History, target: float) -> int | None:
-    """The first measured round with at least this accuracy (at most this loss, where there is no accuracy)."""
+def rounds_to(history: History, target: float, column: str | None = None) -> int | None:
+    """The first measured round with at least this accuracy (at most this loss, where there is no accuracy).
+
+    With a `column` the target is one for its values.
+    """
     for record in history:
-        labelled = record.get("accuracy") is not None
-        _check_target(target, labelled=labelled)
-        if _quality(record) >= (target if labelled else -target):
+        name = column or ("loss" if record.get("accuracy") is None else "accuracy")
+        _check_target(target, labelled=higher_is_better(name))
+        value = record.get(name)
+        if value is not None and (value >= target if higher_is_better(name) else value <= target):
             return int(record["round"])
     return None
 

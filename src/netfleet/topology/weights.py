@@ -39,7 +39,7 @@ def laplacian(graph: nx.Graph, factor: float = 2 / 3) -> csr_array:
     A = adjacency(graph)
     L, m = csr_array(diags_array(A.sum(axis=1)) - A), len(graph)
     largest = np.linalg.eigvalsh(L.toarray())[-1] if m <= DENSE else spectral_radius(lambda v: L @ v, m)
-    return _with_self_weights(A * (factor / float(largest)) if A.nnz else A)
+    return with_self_weights(A * (factor / float(largest)) if A.nnz else A)
 
 
 @WEIGHTS.register("metropolis")
@@ -48,14 +48,14 @@ def metropolis(graph: nx.Graph) -> csr_array:
     A = adjacency(graph).tocoo()
     d = A.sum(axis=1)
     weight = 1 / (1 + np.maximum(d[A.row], d[A.col]))
-    return _with_self_weights(csr_array((weight, (A.row, A.col)), shape=A.shape))
+    return with_self_weights(csr_array((weight, (A.row, A.col)), shape=A.shape))
 
 
 @WEIGHTS.register("max-degree")
 def max_degree(graph: nx.Graph) -> csr_array:
     """Wᵢⱼ = 1 / (1 + max d) on every link."""
     A = adjacency(graph)
-    return _with_self_weights(A / (1 + A.sum(axis=1).max()))
+    return with_self_weights(A / (1 + A.sum(axis=1).max()))
 
 
 @WEIGHTS.register("uniform")
@@ -85,7 +85,7 @@ def adjacency(graph: nx.Graph) -> csr_array:
     return A
 
 
-def _with_self_weights(off: csr_array) -> csr_array:
+def with_self_weights(off: csr_array) -> csr_array:
     """Complete the weights of the links with what each worker keeps, so that rows sum to one."""
     W = csr_array(off + diags_array(1 - off.sum(axis=1)))
     W.eliminate_zeros()

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from netfleet import ConfigError, Experiment, NetfleetError
 from netfleet.cli import main
+from netfleet.errors import StorageError
 from netfleet.files import write_atomically
 from netfleet.runs.build import build_topology
 from netfleet.runs.config import experiment
@@ -254,7 +255,7 @@ def test_nothing_is_left_behind_when_the_disk_fails(tmp_path: Path, monkeypatch:
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(ConfigError, match="No space left on device; choose another --out"):
+        with pytest.raises(StorageError, match="No space left on device; free some space there"):
             write_plan(plan, tmp_path / "out", settings, nodes)
     assert sorted(tmp_path.iterdir()) == before
 
@@ -430,6 +431,23 @@ def test_of_several_algorithms_one_is_chosen_as_the_error_says(tmp_path: Path) -
     chosen = load_planned(tmp_path / "experiment.toml", [value], nodes)
     assert chosen.algorithms == settings.algorithms[:1]
     assert make_plan(chosen, nodes).algorithm == "it's ours"
+
+
+def test_weights_by_rows_are_made_of_what_the_sites_say(tmp_path: Path) -> None:
+    own = {"kind": "classification", "data": "netfleet.data.sources:digits", "weights": "rows"}
+    with pytest.raises(ConfigError, match=r"training rows of every site.*; add rows = … to \[\[nodes\]\] hospital-a"):
+        planned(five(), tmp_path, problem=own)
+    sizes = [100, 300, 100, 400, 100]
+    nodes = replace(five(), nodes=tuple(replace(n, rows=r) for n, r in zip(five().nodes, sizes, strict=True)))
+    found = planned(nodes, tmp_path, problem={"kind": "quadratics", "weights": "rows"}).problem["weights"]
+    assert found == pytest.approx([0.1, 0.3, 0.1, 0.4, 0.1])
+    assert planned(nodes, tmp_path).problem["weights"] == {"kind": "equal"}, "rows alone change nothing"
+    some = replace(nodes, nodes=(replace(nodes.nodes[0], rows=0), *nodes.nodes[1:]))
+    with pytest.raises(ConfigError, match="training rows of every site"):
+        planned(some, tmp_path, problem={"kind": "quadratics", "weights": "rows"})
+    assert planned(five(), tmp_path, problem={"weights": "rows"}).problem["weights"]["kind"] == "rows"
+    with pytest.raises(ConfigError, match="rows of a must be its number of training rows, got -1"):
+        NodeEntry("a", "10.0.0.1:7400", rows=-1)
 
 
 def test_workers_left_out_are_as_many_as_sites(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Compiles `chain.cpp` once per machine: the library is kept in the cache folder under a hash of its source and flags.
+"""Compiles `chain.cpp` and `residual.cpp` once per machine, when first needed.
+
+A library is kept in the cache folder under a hash of the sources and flags.
 
 There is nothing to install and nothing to configure. Without a compiler netfleet computes gradients with PyTorch and
 warns.
@@ -15,13 +17,16 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Literal
 
 from netfleet.data.files import cache_folder
 
-SOURCE = Path(__file__).with_name("chain.cpp")
+FOLDER = Path(__file__).parent
+Name = Literal["chain", "residual"]
 #: Tried in this order: compilers have different options for "this processor".
 _TARGETS: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]
 _SCALARS = {"float32": "float", "float64": "double"}
+_SCRATCH: dict[Name, list[type]] = {"chain": [ctypes.c_void_p, ctypes.c_int64], "residual": [ctypes.c_void_p]}
 _FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC"]
 
 
@@ -30,28 +35,28 @@ class NativeWarning(UserWarning):
 
 
 @functools.cache
-def library(dtype: str = "float32") -> ctypes.CDLL | None:
-    """The compiled library for a type of number, or None (with one warning) where it cannot be made."""
+def library(name: Name, dtype: str = "float32") -> ctypes.CDLL | None:
+    """A compiled library for a type of number, or None (with one warning) where it cannot be made."""
     compiler = find_compiler()
     if compiler is None:
         _warn("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
         return None
     folder = cache_folder() / "native"
-    path = folder / f"chain-{dtype}-{_fingerprint(compiler)}.so"
+    path = folder / f"{name}-{dtype}-{_fingerprint(compiler)}.so"
     try:
         if not path.exists():
             folder.mkdir(parents=True, exist_ok=True)
             if sys.stderr.isatty():
                 print("netfleet: compiling the native library, once on this machine …", file=sys.stderr)
-            compile_to(path, compiler, _SCALARS[dtype])
+            compile_to(path, compiler, name, _SCALARS[dtype])
         found = ctypes.CDLL(str(path))
-        found.scratch.restype, found.scratch.argtypes = ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64]
+        found.scratch.restype, found.scratch.argtypes = ctypes.c_int64, _SCRATCH[name]
         found.run.restype, found.run.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
         return found
     except (OSError, subprocess.SubprocessError) as error:
         lines = str(error).splitlines() or [""]
         reason = next((line for line in lines if "error" in line.lower()), lines[0])
-        _warn(f"{SOURCE.name} could not be compiled and loaded: {reason}")
+        _warn(f"{name}.cpp could not be compiled and loaded: {reason}")
         return None
 
 
@@ -63,12 +68,13 @@ def find_compiler() -> str | None:
     return None
 
 
-def compile_to(path: Path, compiler: str, scalar: str) -> None:
+def compile_to(path: Path, compiler: str, name: Name, scalar: str) -> None:
     """Compile beside the path and rename, so that another process never sees half a library."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         for target in _TARGETS:
-            command = [compiler, *_FLAGS, *target, f"-DSCALAR={scalar}", str(SOURCE), "-o", str(made)]
+            source = str(FOLDER / f"{name}.cpp")
+            command = [compiler, *_FLAGS, *target, f"-DSCALAR={scalar}", source, "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             if done.returncode == 0:
                 os.replace(made, path)
@@ -77,10 +83,13 @@ def compile_to(path: Path, compiler: str, scalar: str) -> None:
 
 
 def _fingerprint(compiler: str) -> str:
-    """A library is good for one source, one compiler and one kind of processor."""
+    """A library is good for one state of the sources, one compiler and one kind of processor."""
     stat = os.stat(os.path.realpath(compiler))
     identity = f"{os.path.realpath(compiler)} {stat.st_size} {stat.st_mtime_ns}"
-    parts = [SOURCE.read_text(encoding="utf-8"), identity, " ".join(_FLAGS), platform.machine(), _processor()]
+    sources = [
+        path.read_text(encoding="utf-8") for suffix in ("cpp", "h") for path in sorted(FOLDER.glob(f"*.{suffix}"))
+    ]
+    parts = [*sources, identity, " ".join(_FLAGS), platform.machine(), _processor()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -8,84 +8,13 @@
 // Each task (one model on one list of rows) is computed by one thread in one order: results do not depend on the
 // number of threads. Threads draw tasks from a shared counter.
 
-#include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <type_traits>
+#include "vectors.h"
 
 namespace {
 
-using i64 = int64_t;
-using T = SCALAR;  // float or double: one library each, since compiling takes seconds
 constexpr i64 BLOCK = 32;  // samples that are worked on together: bounds the scratch memory
 constexpr uint8_t DEAD = 255;  // the place in a window that ReLU switched off
-
-#if defined(__AVX512F__)
-constexpr int BYTES = 64, REGISTERS = 32;
-#elif defined(__AVX__)
-constexpr int BYTES = 32, REGISTERS = 16;
-#elif defined(__aarch64__)
-constexpr int BYTES = 16, REGISTERS = 32;
-#else
-constexpr int BYTES = 16, REGISTERS = 16;
-#endif
-
-#define APART __attribute__((noinline))  // inlined into one large function, they would be a fifth slower
 constexpr int TILE = 4;  // rows of a tile of 3 columns whose sums and factors fit the registers
-
-constexpr int N = BYTES / sizeof(T);
-typedef T Vec __attribute__((vector_size(BYTES)));
-using Mask = decltype(Vec{} < Vec{});
-using Whole = std::decay_t<decltype(Mask{}[0])>;  // the integers of a mask
-
-inline Vec load(const T* p) {
-    Vec v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
-// A vector that is used several times: GCC would read it from memory for every use, and be bound by that.
-inline Vec held(const T* p) {
-    Vec v = load(p);
-#if defined(__x86_64__)
-    asm("" : "+x"(v));
-#endif
-    return v;
-}
-inline void store(T* p, Vec v) {
-    std::memcpy(p, &v, sizeof v);
-}
-inline Vec all(T value) {
-    return value - Vec{};
-}
-inline T sum(Vec v) {
-    T a[N];
-    std::memcpy(a, &v, sizeof v);
-    for (int half = N / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++) a[i] += a[i + half];
-    return a[0];
-}
-inline T total(const T* values, i64 count) {
-    Vec s = {};
-    i64 i = 0;
-    for (; i + N <= count; i += N) s += load(values + i);
-    T t = sum(s);
-    for (; i < count; i++) t += values[i];
-    return t;
-}
-inline i64 up(i64 n, i64 multiple) { return (n + multiple - 1) / multiple * multiple; }
-inline i64 least(i64 a, i64 b) { return a < b ? a : b; }
-
-// A range cut into pieces of nearly equal length, at most `most` long.
-struct Pieces {
-    i64 length, count, at = 0, from = 0, to = 0;
-
-    Pieces(i64 length, i64 most) : length(length), count((length + most - 1) / most) { end(); }
-    bool more() const { return at < count; }
-    i64 size() const { return to - from; }
-    void next() { from = to, at++, end(); }
-    void end() { to = length * (at + 1) / (count ? count : 1); }
-};
 
 // One layer, as native/layers.py writes it. A linear layer has kernel = 0, cin inputs and cout outputs.
 struct Layer {
@@ -374,19 +303,6 @@ void inner(i64 M, i64 columns, i64 K, Anywhere A, const T* B, i64 b, const T* bi
 }
 
 // ------------------------------------------------------------------------------------------------------------ a chain
-
-// Hands out pieces of one allocation; with no memory it only counts.
-struct Arena {
-    char* base;
-    i64 used = 0;
-
-    template <typename E>
-    E* take(i64 count) {
-        const i64 at = used;
-        used += up(count * static_cast<i64>(sizeof(E)) + 2 * BYTES, 64);  // room to read one vector past the end
-        return base ? reinterpret_cast<E*>(base + at) : nullptr;
-    }
-};
 
 constexpr int DEPTH = 32;
 

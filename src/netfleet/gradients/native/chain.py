@@ -14,7 +14,7 @@ from netfleet.gradients.native.layers import Layer
 from netfleet.gradients.paths import PathInputs, Sample, WeightedRows
 from netfleet.gradients.samples import DeviceSamples
 
-_ALIGNMENT = 64
+ALIGNMENT = 64
 
 
 class _Job(ctypes.Structure):
@@ -34,13 +34,13 @@ class Chain:
         self._layers, self._arena = torch.tensor([astuple(layer) for layer in layers]), Arena()
         self._call = library.run
         size = library.scratch(self._layers.data_ptr(), len(layers))
-        self._scratch = [torch.empty(size + _ALIGNMENT, dtype=torch.uint8) for _ in range(pool.threads)]
-        self._aligned = [at + -at % _ALIGNMENT for at in (scratch.data_ptr() for scratch in self._scratch)]
+        self._scratch = [torch.empty(size + ALIGNMENT, dtype=torch.uint8) for _ in range(pool.threads)]
+        self._aligned = [at + -at % ALIGNMENT for at in (scratch.data_ptr() for scratch in self._scratch)]
 
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
         assert sample.rows is not None
         out = self._arena.empty_like(x)
-        models, offsets = _even(*sample.rows.shape)
+        models, offsets = even(*sample.rows.shape)
         self._run(self._train, x, models, offsets, sample.rows, gradient=out)
         return out
 
@@ -53,13 +53,12 @@ class Chain:
         value, _ = self._run(self._train, x, model, offsets, rows, weights=weights, gradient=gradient)
         return value, gradient
 
-    def scores(self, x: Tensor, chunks: Sequence[Tensor], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
-        model = torch.arange(len(x)).repeat_interleave(len(chunks))
-        rows = torch.cat(list(chunks) * len(x))
-        lengths = torch.tensor([len(chunk) for chunk in chunks] * len(x))
+    def scores(self, x: Tensor, chunks: Sequence[Sequence[Tensor]], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
+        shape, every = (len(x), len(chunks[0])), [chunk for own in chunks for chunk in own]
+        model = torch.arange(shape[0]).repeat_interleave(shape[1])
+        lengths = torch.tensor([len(chunk) for chunk in every])
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-        value, correct = self._run(self._test, x, model, offsets, rows)
-        shape = (len(x), len(chunks))
+        value, correct = self._run(self._test, x, model, offsets, torch.cat(every))
         return (value.double() * lengths).view(shape), correct.double().view(shape)
 
     def _run(
@@ -86,6 +85,6 @@ class Chain:
 
 
 @functools.lru_cache(maxsize=8)
-def _even(models: int, batch: int) -> tuple[Tensor, Tensor]:
+def even(models: int, batch: int) -> tuple[Tensor, Tensor]:
     """Which model each task is for and where its rows begin, when every task is one mini-batch."""
     return torch.arange(models), torch.arange(models + 1) * batch

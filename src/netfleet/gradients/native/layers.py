@@ -57,28 +57,29 @@ class Layer:
         return (self.width + 2 * self.pad_w - self.kernel_w) // self.stride + 1
 
 
-class _NotAChain(Exception):
-    pass
+class NotRecognised(Exception):
+    """The model is not of the kind that is looked for."""
 
 
 def recognise(model: nn.Module, inputs: tuple[int, ...]) -> list[Layer] | None:
     """The layers of a model that is a chain on inputs of this shape, or None."""
     try:
         training, evaluating = (_Reader(model, inputs, mode).layers() for mode in (True, False))
-    except _NotAChain:
+    except NotRecognised:
         return None
     return training if training == evaluating else None
 
 
-def _traced(model: nn.Module) -> fx.GraphModule:
+def traced(model: nn.Module) -> fx.GraphModule:
+    """The model as a graph of operations, if nothing is hidden beside it."""
     if any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in model.modules()):
-        raise _NotAChain
-    if any(not p.requires_grad for p in model.parameters()) or any(True for _ in model.buffers()):
-        raise _NotAChain
+        raise NotRecognised
+    if any(not p.requires_grad for p in model.parameters()):
+        raise NotRecognised
     try:
         return fx.symbolic_trace(model)
     except Exception as error:  # whatever a forward pass does that cannot be traced
-        raise _NotAChain from error
+        raise NotRecognised from error
 
 
 class _Reader:
@@ -86,7 +87,8 @@ class _Reader:
 
     def __init__(self, model: nn.Module, inputs: tuple[int, ...], training: bool) -> None:
         model = copy.deepcopy(model).train(training)
-        self.model, self.shape = _traced(model), inputs
+        self._require(not any(True for _ in model.buffers()))
+        self.model, self.shape = traced(model), inputs
         self.done: list[Layer] = []
         self.offsets: dict[int, int] = {}  # of the parameters that no layer has taken yet
         at = 0
@@ -163,8 +165,8 @@ class _Reader:
 
     def _pool(self, options: dict[str, Any]) -> None:
         self._require(bool(self.done) and self.done[-1].pool == 1 and len(self.shape) == 3)
-        size, stride = _pair(options["kernel_size"]), _pair(options.get("stride") or options["kernel_size"])
-        plain = _pair(options.get("padding", 0)) == (0, 0) and _pair(options.get("dilation", 1)) == (1, 1)
+        size, stride = pair(options["kernel_size"]), pair(options.get("stride") or options["kernel_size"])
+        plain = pair(options.get("padding", 0)) == (0, 0) and pair(options.get("dilation", 1)) == (1, 1)
         plain = plain and not options.get("ceil_mode") and not options.get("return_indices")
         self._require(plain and size == stride and size[0] == size[1] and size[0] <= 15)
         channels, height, width = self.shape
@@ -176,7 +178,7 @@ class _Reader:
         self._require(len(self.shape) == 3 and module.groups == 1 and module.dilation == (1, 1))
         self._require(module.padding_mode == "zeros" and not isinstance(module.padding, str))
         self._require(module.stride[0] == module.stride[1] and self.shape[0] == module.in_channels)
-        kernel, padding = _pair(module.kernel_size), _pair(module.padding)
+        kernel, padding = pair(module.kernel_size), pair(module.padding)
         self._add(module, *kernel, *self.shape, module.out_channels, module.stride[0], *padding)
         self.shape = (module.out_channels, self.done[-1].rows, self.done[-1].columns)
         self._require(min(self.shape) > 0)
@@ -197,8 +199,9 @@ class _Reader:
 
     def _require(self, condition: bool) -> None:
         if not condition:
-            raise _NotAChain
+            raise NotRecognised
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def pair(value: Any) -> tuple[int, int]:
+    """An option that may be one number for both directions."""
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))

@@ -6,6 +6,7 @@
     address = "10.0.0.1:7400"        # what the others dial; IPv6 as [::1]:7400
     listen = "0.0.0.0:7400"          # default: all interfaces, on the address's port
     request = "hospital-a.csr"       # its certificate request, relative to this file; default: netfleet makes a key
+    rows = 303                       # its training rows, for problem.weights = "rows" where sites load their own data
 
 Sites and workers have the same order.
 """
@@ -45,9 +46,12 @@ class NodeEntry:
     address: str
     listen: str = ""
     request: str = ""
+    rows: int = 0
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        if self.rows < 0:
+            raise ConfigError(f"rows of {self.name} must be its number of training rows, got {self.rows}")
         if self.dialled.host in ("0.0.0.0", "::"):
             raise ConfigError(
                 f"address of {self.name}: other machines cannot reach {self.address}; write the address at which the "

@@ -13,18 +13,19 @@ import secrets
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
 import tomli_w
 
 from netfleet.algorithms.build import make_algorithm
-from netfleet.errors import ConfigError
+from netfleet.errors import ConfigError, StorageError
 from netfleet.files import write_atomically
+from netfleet.problems.site_weights import site_weights
 from netfleet.registry import parameters, split
 from netfleet.runs.build import build_topology, check_steps, network_for
-from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment
+from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment, read_toml
 from netfleet.runs.run import without_none
 from netfleet.sites.planning import certificates, folders
 from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, issue, key_pem
@@ -52,7 +53,24 @@ def load_planned(path: str | Path, overrides: Sequence[str], nodes: NodesFile) -
         asked = parameters(GRAPHS[kind]).get("workers")
         if asked is not None and asked.default is asked.empty:
             topology.setdefault("workers", len(nodes.nodes))
-    return experiment(table)
+    return with_site_weights(experiment(table), nodes)
+
+
+def with_site_weights(experiment: Experiment, nodes: NodesFile) -> Experiment:
+    """The experiment with a number for each site in place of weights by rows, if the sites say how many they have."""
+    weights, problem = experiment.problem["weights"], experiment.problem
+    known = [node for node in nodes.nodes if node.rows]
+    if not isinstance(weights, Mapping) or weights["kind"] != "rows":
+        return experiment
+    own = isinstance(problem.get("data"), Mapping) and ":" in str(problem["data"].get("kind"))
+    if len(known) < len(nodes.nodes) and (known or own):
+        missing = next(node.name for node in nodes.nodes if not node.rows)
+        cause = 'problem.weights = "rows" needs the number of training rows of every site, which no other site knows'
+        raise ConfigError(f"{cause}; add rows = … to [[nodes]] {missing}, or give weights as numbers")
+    if not known:
+        return experiment  # sites that divide one data set know each other's parts
+    numbers = site_weights(weights, [node.rows for node in nodes.nodes]).tolist()
+    return replace(experiment, problem=problem | {"weights": numbers})
 
 
 def make_plan(experiment: Experiment, nodes: NodesFile) -> Plan:
@@ -138,6 +156,8 @@ def write_plan(
         files |= {"ca/ca.pem": certificate_pem(signer.certificate), "ca/ca.key": key_pem(signer.key)}
     try:
         _write_folder(out, files)
+    except StorageError:
+        raise
     except OSError as error:
         raise ConfigError(f"cannot write to {out}: {error}; choose another --out") from None
 
@@ -210,6 +230,8 @@ def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Author
     site = _new_site(node, _chosen(names, others), others, plan)
     if not experiment.is_file():
         raise ConfigError(f"{experiment} is missing; copy it from any site's folder of this plan")
+    if read_toml(experiment)["problem"].get("weights", {"kind": "equal"}) != {"kind": "equal"}:
+        raise ConfigError("the sites of this plan have weights, and a new one has none; plan again with all sites")
     about = _toml(asdict(Neighbour(site.name, site.number, site.address, site.neighbours[0].weight)))
     files = _site_files(site, node, experiment.read_bytes(), authority, days)
     _write_folder(folder / site.name, {**files, f"{site.name}.toml": about})

@@ -15,12 +15,13 @@ from netfleet.engines.collective import SingleHost
 from netfleet.engines.host import Host
 from netfleet.engines.job import Job, Snapshot, Start
 from netfleet.engines.loop import train
-from netfleet.errors import ConfigError
+from netfleet.errors import CheckpointError, ConfigError, DivergedError
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.runs.build import build_problem
 from netfleet.runs.checkpoint import write_tensors
 from netfleet.runs.config import Experiment
+from netfleet.runs.divergence import divergence
 from netfleet.runs.history import History
 from netfleet.runs.progress import Display
 from netfleet.runs.recorder import RunRecorder
@@ -120,6 +121,8 @@ class SiteRunner:
                 loop.wait(self._serve(connections))
             self.log.event("started", round=history.resumed, rounds=members.rounds, listen=self.site.listen)
             history.final = self._train(session, host, history, first, display)
+            if words := divergence(history.records, self._algorithm):
+                raise DivergedError(words)
             return history
 
     def _open(self) -> tuple[History, Start | None]:
@@ -132,7 +135,11 @@ class SiteRunner:
 
     def _resume(self, host: SiteHost, history: History, start: Start | None) -> Snapshot | None:
         """Restore messages and links before neighbours may ask; the checkpoint is read once."""
-        first = None if start is None else start(self._algorithm.State, host.problem.device, host.problem.workers)
+        try:
+            first = None if start is None else start(self._algorithm.State, host.problem.device, host.problem.workers)
+        except CheckpointError as error:
+            advice = f"a site can also start with its neighbours' current model: netfleet node {self.folder} --rejoin"
+            raise CheckpointError(f"{error}; {advice}") from None
         if first is not None:
             host.load_network_state(first.network)
         self._members.start(history.resumed)
