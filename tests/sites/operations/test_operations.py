@@ -100,9 +100,13 @@ def test_prometheus_reads_a_site(tmp_path: Path) -> None:
         sites.start("s0", options=("--metrics", f"127.0.0.1:{port}"))
         sites.start("s1", "s2")
         sites.reach(5, *sites.names)
-        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-        numbers = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-        assert float(numbers["netfleet_round"]) >= 5
+
+        def scrape() -> dict[str, str]:
+            text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+            return dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+
+        sites.until(lambda: float(scrape()["netfleet_round"]) >= 5)  # the checkpoint is there before the status
+        numbers = scrape()
         assert float(numbers["netfleet_rounds"]) == 100_000
         assert float(numbers['netfleet_neighbour_lost{neighbour="s1"}']) == 0
         assert float(numbers['netfleet_sent_bytes_total{neighbour="s2"}']) > 0
