@@ -23,6 +23,7 @@ from benchmarks.measure import ResultTable, Timed, alternating, milliseconds, ra
 from benchmarks.processes import output
 from benchmarks.setting import ETA, PAPER, QUICK, TINY, Setting, method, network, rounds_on
 from netfleet.compute.threads import one_intra_op_thread
+from netfleet.data.tensors import only
 from netfleet.engines.distributed import ProcessGroup, RowExchange, host_on, joined
 from netfleet.engines.host import Tag
 from netfleet.engines.job import Job
@@ -168,7 +169,9 @@ def rounds(setting: Setting, model: str, repeats: int) -> Found:
 def step(setting: Setting, model: str, calls: int, repeats: int) -> Found:
     """A gradient step of PyTorch's data-parallel training, and of ours with K = 1 and 10; 10 divides the calls."""
     data, size = setting.images(2000, tests=10), setting.batch
-    batches = [(data.train_x[i : i + size], data.train_y[i : i + size]) for i in range(0, len(data.train_y), 100)]
+    batches = [
+        (only(data.train_x)[i : i + size], only(data.train_y)[i : i + size]) for i in range(0, len(data.train_y), 100)
+    ]
     shared = DistributedDataParallel(network(model))
     sgd = torch.optim.SGD(shared.parameters(), lr=ETA)
     runs = [partial(_together, _steps(shared, sgd, batches), calls)]

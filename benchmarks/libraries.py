@@ -15,6 +15,7 @@ from benchmarks.measure import ResultTable, Spread, ratio
 from benchmarks.processes import Unavailable, python_of, result
 from benchmarks.setting import ETA, Setting
 from netfleet.compute.threads import available_threads
+from netfleet.data.tensors import only
 
 ADAPTERS = Path(__file__).with_name("adapters")
 CASES = (("cnn", "ordinary"), ("cnn", "tuned"), ("softmax", "ordinary"))
@@ -43,7 +44,11 @@ def run(setting: Setting) -> ResultTable:
                 table.notes.append(f"{script.stem}: {reason}")
     with tempfile.TemporaryDirectory() as folder:
         job, data = Path(folder) / "job.npz", setting.images()  # what adapters/job.py reads
-        arrays = {"x": data.train_x.numpy(), "y": data.train_y.numpy(), "W": setting.topology().W().toarray()}
+        arrays = {
+            "x": only(data.train_x).numpy(),
+            "y": only(data.train_y).numpy(),
+            "W": setting.topology().W().toarray(),
+        }
         parts = np.stack(np.array_split(np.arange(len(data.train_y)), setting.m))
         numbers = {"batch": setting.batch, "K": setting.K, "eta": ETA, "seed": 0}
         np.savez(job, parts=parts, **arrays, **numbers)  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def _bare(f: ModuleProblem, steps: int) -> Timed:
 
 def _flops(f: ModuleProblem) -> float:
     """Of one worker's gradient, by the book: every layer thrice, the first twice (nobody needs the data's gradient)."""
-    shape = tuple(f.data.train_x.shape[1:])
+    shape = f.data.inputs
     if blocks := recognise_blocks(f.model, shape, f._probed.moving):
         found = [layer.kernel**2 * layer.cin * math.prod(layer.shape) for layer in blocks.layers]
         found.append(blocks.classes * blocks.layers[-1].cout)

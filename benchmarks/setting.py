@@ -52,7 +52,7 @@ class Setting:
     ) -> ModuleProblem:
         """A model on the data, split evenly."""
         data = data or self.images()
-        shape = tuple(data.train_x.shape[1:])
+        shape = data.inputs
         parts = np.array_split(np.arange(len(data.train_y)), m or self.m)
         options = {"batch": self.batch, **more}
         return ModuleProblem(network(model, shape), data, parts, **options)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ TINY = Setting(haste=2, m=4, K=2, batch=4, samples=400)
 
 def network(model: str | nn.Module | dict[str, object], shape: tuple[int, ...] = (1, 28, 28)) -> nn.Module:
     """A model by its name or table, for images of ten classes."""
-    return model if isinstance(model, nn.Module) else MODELS.build(model, inputs=shape, classes=10)
+    return model if isinstance(model, nn.Module) else MODELS.build(model, inputs=shape, outputs=10)
 
 
 def rounds(f: Problem, topology: Topology, steps: int) -> Callable[[], None]:

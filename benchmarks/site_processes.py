@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.processes import Unavailable, output, variables
 from netfleet.data import SOURCES
+from netfleet.data.tensors import only
 from netfleet.runs.config import experiment
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
 from netfleet.sites.planning.plan import make_plan, write_plan
@@ -45,10 +46,10 @@ class System(NamedTuple):
 def write_work(folder: Path, patience: float = 0.0) -> None:
     """The work of all nodes, and a plan with their certificates."""
     data, ports = SOURCES.build("digits"), free_ports(M)
-    x = data.train_x.reshape(len(data.train_y), -1).numpy()
+    x = only(data.train_x).reshape(len(data.train_y), -1).numpy()
     parts = np.arange(len(x) // M * M).reshape(M, -1)
     settings = {"ports": ports, "K": K, "batch": BATCH, "eta": ETA, "rounds": ROUNDS, "hidden": HIDDEN}
-    np.savez(folder / "work.npz", x=x, y=data.train_y.numpy(), parts=parts, **settings)  # type: ignore[arg-type]
+    np.savez(folder / "work.npz", x=x, y=only(data.train_y).numpy(), parts=parts, **settings)  # type: ignore[arg-type]
     problem = {"data": "digits", "model": {"kind": "mlp", "hidden": [HIDDEN]}, "batch": BATCH}
     table = {"topology": {"kind": "complete", "workers": M}, "problem": problem, "evaluation": {"every": ROUNDS}}
     write_sites(folder / "plan", table, ports, patience)

@@ -7,6 +7,7 @@ specification is a name (`"ring"`), or a table with a `kind` and parameters (`{k
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import inspect
 import os
@@ -110,6 +111,7 @@ def split(spec: object, what: str) -> tuple[str, dict[str, object]]:
 def parameters(factory: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """The keyword parameters of a factory, with annotations as types."""
     signature = inspect.signature(factory)
+    factory = factory.func if isinstance(factory, functools.partial) else factory
     fields_are_parameters = dataclasses.is_dataclass(factory) or not inspect.isclass(factory)
     target = factory if fields_are_parameters else factory.__init__
     try:

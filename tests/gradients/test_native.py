@@ -93,7 +93,7 @@ def test_any_chain_has_the_gradient_of_pytorch(model: nn.Module) -> None:
 @pytest.mark.parametrize("batch", [1, 32, 33, 70])
 def test_the_models_of_the_experiments_in_float32(kind: str, batch: int) -> None:
     torch.manual_seed(0)  # in float32 some weights put a value on the edge of max-pooling, where rounding decides
-    model = MODELS.build(kind, inputs=(1, 28, 28), classes=5)
+    model = MODELS.build(kind, inputs=(1, 28, 28), outputs=5)
     assert_same(*both(model, (1, 28, 28), batch=batch, dtype=torch.float32), tolerance=2e-5)
 
 

@@ -56,7 +56,7 @@ class Users(nn.Module):
 
 
 def resnet(norm: str = "batch", width: int = 4) -> nn.Module:
-    return MODELS.build({"kind": "resnet18", "width": width, "norm": norm}, inputs=IMAGE, classes=5)
+    return MODELS.build({"kind": "resnet18", "width": width, "norm": norm}, inputs=IMAGE, outputs=5)
 
 
 def problem(model: nn.Module, gradients: str = "auto", **options: Any) -> ModuleProblem:

@@ -31,7 +31,7 @@ def test_gradients_are_those_of_autograd(model: str, l2: float) -> None:
     problem = digits_problem(4, model, dtype=torch.float64, l2=l2)
     x, sample = scattered(problem), problem.sample(2, 3)
     ours = problem.grad(x, sample)
-    module = MODELS.build(model, inputs=(1, 8, 8), classes=10).double()
+    module = MODELS.build(model, inputs=(1, 8, 8), outputs=10).double()
     for i in range(4):
         torch.nn.utils.vector_to_parameters(x[i], module.parameters())
         rows = sample.rows[i]
@@ -60,7 +60,7 @@ def test_exact_gradients_are_the_mean_of_all_samples() -> None:
 def test_workers_that_share_all_data_have_one_objective() -> None:
     data = load_dataset("digits")
     shared = ModuleProblem(
-        MODELS.build("softmax", inputs=(1, 8, 8), classes=10), data, make_partition("shared", data, 3, 0)
+        MODELS.build("softmax", inputs=(1, 8, 8), outputs=10), data, make_partition("shared", data, 3, 0)
     )
     x = shared.start()
     value, _ = shared.objective(x)
@@ -266,9 +266,9 @@ def test_only_models_of_known_layers_are_stacked(ring: Any) -> None:
     from netfleet.gradients.choice import LARGEST_STACKED, can_stack, should_stack
 
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert should_stack(MODELS.build("mlp", inputs=(1, 8, 8), classes=10), cpu)
+    assert should_stack(MODELS.build("mlp", inputs=(1, 8, 8), outputs=10), cpu)
     assert not should_stack(nn.Linear(64, LARGEST_STACKED), cpu)
-    convolution = MODELS.build("cnn", inputs=(1, 8, 8), classes=10)
+    convolution = MODELS.build("cnn", inputs=(1, 8, 8), outputs=10)
     assert not should_stack(convolution, cpu)
     assert should_stack(convolution, gpu)
     own = nn.Sequential(nn.Flatten(), Scaled(64, 10))
@@ -309,7 +309,7 @@ class Viewed(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "model", [Viewed(), MODELS.build({"kind": "resnet18", "width": 4}, inputs=(1, 8, 8), classes=10)]
+    "model", [Viewed(), MODELS.build({"kind": "resnet18", "width": 4}, inputs=(1, 8, 8), outputs=10)]
 )
 def test_any_module_trains_in_both_engines(model: nn.Module, ring: Any) -> None:
     ends = []
@@ -361,7 +361,7 @@ def test_a_peer_that_cannot_start_stops_the_others(ring: Any) -> None:
 
 
 def test_a_group_norm_resnet_has_no_buffers_and_a_batch_norm_one_has() -> None:
-    inputs = {"inputs": (3, 32, 32), "classes": 10}
+    inputs = {"inputs": (3, 32, 32), "outputs": 10}
     assert not list(MODELS.build({"kind": "resnet18", "width": 8, "norm": "group"}, **inputs).buffers())
     full = MODELS.build("resnet18", **inputs)
     assert sum(p.numel() for p in full.parameters()) == 11_173_962  # the published CIFAR ResNet-18
@@ -369,13 +369,13 @@ def test_a_group_norm_resnet_has_no_buffers_and_a_batch_norm_one_has() -> None:
 
 
 def test_the_papers_cnn_has_the_papers_layers() -> None:
-    model = MODELS.build("cnn", inputs=(1, 28, 28), classes=10)
+    model = MODELS.build("cnn", inputs=(1, 28, 28), outputs=10)
     expected = (9 + 1) * 16 + (9 * 16 + 1) * 16 + (16 * 7 * 7 + 1) * 10
     assert sum(p.numel() for p in model.parameters()) == expected
 
 
 def test_the_papers_cnn_is_convolution_relu_pooling() -> None:
-    model = MODELS.build("cnn", inputs=(1, 28, 28), classes=10)
+    model = MODELS.build("cnn", inputs=(1, 28, 28), outputs=10)
     x = torch.randn(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     first, second, last = (layer for layer in model if not isinstance(layer, nn.MaxPool2d | nn.ReLU | nn.Flatten))
     features = F.max_pool2d(F.relu(second(F.max_pool2d(F.relu(first(x)), 2))), 2)

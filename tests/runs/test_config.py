@@ -124,13 +124,13 @@ BAD: dict[str, tuple[dict[str, Any], type[NetfleetError], str]] = {
     "a model that does not fit": (
         changed(problem={**DIGITS, "model": "user_parts:too_narrow"}),
         ConfigError,
-        r"the model and its loss fail on a batch of \(2, 1, 8, 8\)",
+        r"the model and its loss fail on 2 samples of float32 \[1, 8, 8\]",
     ),
     "a lazy model": (changed(problem={**DIGITS, "model": "user_parts:lazy"}), ConfigError, "is lazy"),
     "a loss that is a mean": (
         changed(problem={**DIGITS, "loss": "user_parts:mean_loss"}),
         ConfigError,
-        r"one value per sample, shape \(2,\), but returned \(\)",
+        r"one value per sample, shape \(2,\), but returned the shape \(\)",
     ),
     "not callable": (changed(problem={**DIGITS, "model": "user_parts:NUMBER"}), ConfigError, "expected a class or a f"),
     "half a path": (changed(problem={**DIGITS, "model": ":x"}), ConfigError, "expected 'package.module:factory'"),

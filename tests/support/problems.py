@@ -62,7 +62,7 @@ def digits_problem(workers: int, model: Any = "mlp", *, partition: Any = "shards
     if not isinstance(model, torch.nn.Module):
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            model = MODELS.build(model, inputs=tuple(data.train_x.shape[1:]), classes=data.classes)
+            model = MODELS.build(model, inputs=tuple(data.train_x.shape[1:]), outputs=data.classes)
     return ModuleProblem(model, data, parts, **{"batch": 8, **options})
 
 

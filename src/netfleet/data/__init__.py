@@ -1,18 +1,32 @@
 """Data: sources (labelled rows) and partitions (which worker has which rows)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from netfleet import randomness
 from netfleet.data.dataset import Dataset
 from netfleet.data.partitions import PARTITIONS, check_parts, label_counts
 from netfleet.data.sources import SOURCES
-from netfleet.errors import ConfigError
+from netfleet.data.tensors import describe, take
+from netfleet.errors import ConfigError, DataError
 from netfleet.registry import Spec, split
 
-__all__ = ["PARTITIONS", "SOURCES", "Dataset", "hold_out", "label_counts", "load_dataset", "make_partition"]
+__all__ = [
+    "PARTITIONS",
+    "SOURCES",
+    "Dataset",
+    "check_parts",
+    "hold_out",
+    "label_counts",
+    "load_dataset",
+    "make_partition",
+    "own_tests",
+]
 
 
 def load_dataset(spec: Spec) -> Dataset:
@@ -33,10 +47,40 @@ def make_partition(spec: Spec, dataset: Dataset, workers: int, seed: int) -> lis
     """
     if workers < 1:
         raise ConfigError(f"partition: workers must be at least 1, got {workers}; set workers = 1 or more")
+    if dataset.site is not None:  # a site that has loaded its own rows trains on all of them
+        return [np.arange(dataset.rows)] * workers
     groups = None if dataset.groups is None else dataset.groups.numpy()
-    labels = dataset.train_y.numpy()
+    kind = split(spec, PARTITIONS.what)[0]
+    labels = _labels(dataset, kind)
     made = PARTITIONS.build(spec, labels=labels, workers=workers, seed=seed, groups=groups)
-    return check_parts(made, len(labels), workers, f"partition {split(spec, PARTITIONS.what)[0]!r}")
+    return check_parts(made, dataset.rows, workers, f"partition {kind!r}")
+
+
+def _labels(dataset: Dataset, partition: str) -> npt.NDArray[np.int64]:
+    """The label of each row; where the targets are no labels, zeros for partitions that do not look at them."""
+    if isinstance(dataset.train_y, Tensor) and dataset.train_y.dim() == 1 and partition != "dirichlet":
+        return dataset.train_y.numpy()  # shards sort by it, whatever it is
+    if dataset.classes is not None and isinstance(dataset.train_y, Tensor) and dataset.train_y.dim() == 1:
+        return dataset.train_y.numpy()
+    if partition in ("dirichlet", "shards"):
+        raise DataError(
+            f"partition {partition!r} needs one label for each row, but the targets of {dataset.name} are "
+            f'{describe(dataset.train_y)}; use partition = "iid", "shared" or "groups"'
+        )
+    return np.zeros(dataset.rows, np.int64)
+
+
+def own_tests(dataset: Dataset, parts: Sequence[npt.NDArray[np.int64]]) -> list[npt.NDArray[np.int64]] | None:
+    """Each worker's own test rows, those of its groups; None where groups are shared, unknown or without test rows."""
+    if dataset.site is not None:
+        return [np.arange(dataset.tests)] * len(parts)
+    if dataset.groups is None or dataset.test_groups is None:
+        return None
+    groups, tests = dataset.groups.numpy(), dataset.test_groups.numpy()
+    owned = [np.unique(groups[part]) for part in parts]
+    found = [np.flatnonzero(np.isin(tests, own)) for own in owned]
+    whole = len(np.unique(np.concatenate(owned))) == sum(map(len, owned))
+    return found if whole and all(len(rows) for rows in found) else None
 
 
 def hold_out(
@@ -50,10 +94,14 @@ def hold_out(
         raise ConfigError(f"validation must be a share of the training rows from 0 to below 1, got {share:g}")
     if share == 0:
         return dataset, parts
-    held = randomness.uniform("validation", seed, np.arange(len(dataset.train_y))) < share
+    held = randomness.uniform("validation", seed, np.arange(dataset.rows)) < share
     kept = [part[~held[part]] for part in parts]
     bare = [i for i, part in enumerate(kept) if len(part) == 0]
     if bare or not held.any():
         what = f"takes all rows of worker {bare[0]}" if bare else "takes no row at all"
         raise ConfigError(f"validation = {share:g} {what}; choose another share, or give workers more data")
-    return replace(dataset, test_x=dataset.train_x[held], test_y=dataset.train_y[held]), kept
+    rows = torch.from_numpy(np.flatnonzero(held))
+    groups = None if dataset.groups is None else dataset.groups[rows]
+    return replace(
+        dataset, test_x=take(dataset.train_x, rows), test_y=take(dataset.train_y, rows), test_groups=groups
+    ), kept

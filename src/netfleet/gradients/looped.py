@@ -14,7 +14,14 @@ from netfleet import randomness
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool, one_intra_op_thread
 from netfleet.gradients.paths import PathInputs, Sample, WeightedRows
-from netfleet.gradients.replica import Replica, averaging_batch_norm, kept_generator, without_dropout, without_grad
+from netfleet.gradients.replica import (
+    Replica,
+    averaging_batch_norm,
+    kept_generator,
+    outputs_of,
+    without_dropout,
+    without_grad,
+)
 
 _GENERATOR = threading.Lock()  # torch's generator is one for all threads
 
@@ -26,6 +33,7 @@ class Looped:
 
     def __init__(self, inputs: PathInputs, pool: ThreadPool) -> None:
         self.random, self._train, self._test, self._pool = inputs.probed.random, inputs.train, inputs.test, pool
+        self._right = inputs.right
         self._seed, self._workers, self.device, self._arena = inputs.seed, inputs.workers, inputs.train.device, Arena()
         self._replicas = [Replica(inputs.model, inputs.loss, inputs.probed.moving) for _ in range(pool.threads)]
 
@@ -76,14 +84,29 @@ class Looped:
             i, c = divmod(task, len(chunks[0]))
             replica, targets = self._replicas[slot], self._test.targets(chunks[i][c])
             replica.load(x[i], None if buffers is None else buffers[i])
-            scores = replica.model.eval()(self._test.inputs(chunks[i][c]))
-            losses[i, c] = replica.loss(scores, targets).sum().cpu()
-            correct[i, c] = (scores.argmax(dim=-1) == targets).sum().cpu()
+            outputs = outputs_of(replica.model.eval(), self._test.inputs(chunks[i][c]))
+            losses[i, c] = replica.loss(outputs, targets).sum().cpu()
+            if self._right is not None:
+                correct[i, c] = self._right(outputs, targets).sum().cpu()
             replica.model.train()
 
         with one_intra_op_thread():
             self._pool.each(without_grad(one), losses.numel())
         return losses, correct
+
+    def outputs(self, x: Tensor, chunks: Sequence[Tensor], buffers: Tensor | None) -> Tensor:
+        """What the model x `[d]` makes of chunks of test rows, one after the other."""
+        found: list[Tensor] = [x] * len(chunks)
+
+        def one(slot: int, c: int) -> None:
+            replica = self._replicas[slot]
+            replica.load(x, None if buffers is None else buffers[0])
+            found[c] = outputs_of(replica.model.eval(), self._test.inputs(chunks[c]))
+            replica.model.train()
+
+        with one_intra_op_thread():
+            self._pool.each(without_grad(one), len(chunks))
+        return torch.cat(found)
 
     def recalibrated(self, x: Tensor, start: Tensor, chunks: Sequence[Sequence[Tensor]]) -> Tensor:
         """Buffers `[models, b]` with BatchNorm's statistics averaged over each model's chunks of training rows."""
@@ -94,7 +117,7 @@ class Looped:
             replica.load(x[i], start)
             with averaging_batch_norm(replica.model), without_dropout(replica.model):
                 for rows in chunks[i]:
-                    replica.model(self._train.inputs(rows))
+                    outputs_of(replica.model, self._train.inputs(rows))
             replica.store_buffers(buffers[i])
 
         with one_intra_op_thread(), self._guarded_generator():

@@ -5,10 +5,11 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from netfleet.gradients.replica import Loss, Probe
+from netfleet.gradients.replica import Loss, Probe, Right
 from netfleet.gradients.samples import DeviceSamples
 
 Gradients = Literal["auto", "native", "stacked", "looped", "processes"]
+Head = Literal["cross-entropy", "bce", "mse"]  # losses that the native path knows
 WeightedRows = tuple[Tensor, Tensor]  # rows of the training data and their weights in a sum
 
 
@@ -26,6 +27,7 @@ class PathInputs(NamedTuple):
 
     model: nn.Module
     loss: Loss
+    right: Right | None  # None: there are no right answers
     probed: Probe
     train: DeviceSamples
     test: DeviceSamples

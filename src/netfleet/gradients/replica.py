@@ -11,9 +11,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from netfleet.data.tensors import Tensors, describe, leaves
 from netfleet.errors import ConfigError
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # scores [B, …], targets [B] -> losses [B]
+Loss = Callable[..., Tensor]  # outputs [B, …], targets [B, …] -> losses [B]
+Right = Callable[..., Tensor]  # outputs and targets -> share of right answers of each sample [B]
+
+
+def outputs_of(model: nn.Module, inputs: Tensors) -> Tensor:
+    """What a model makes of a batch: called with a tensor, `*tuple` or `**dict`."""
+    if isinstance(inputs, dict):
+        made = model(**inputs)
+    else:
+        made = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+    outputs: Tensor = getattr(made, "logits", made)  # models of the transformers library return them with more
+    return outputs
 
 
 class Layout:
@@ -54,9 +66,9 @@ class Replica:
             for buffer, view in zip(self.buffers, self.buffer_layout.views(buffers), strict=True):
                 buffer.copy_(view if buffer.is_floating_point() else view.round())  # an averaged count
 
-    def gradient(self, inputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
+    def gradient(self, inputs: Tensors, targets: Tensors, weights: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
         """Loss and gradients at the loaded point: the mean over the batch, or the sum with the given weights."""
-        losses = self.loss(self.model(inputs), targets)
+        losses = self.loss(outputs_of(self.model, inputs), targets)
         value = losses.mean() if weights is None else losses @ weights
         return value.detach(), list(torch.autograd.grad(value, self.parameters, materialize_grads=True))
 
@@ -76,29 +88,32 @@ class Probe(NamedTuple):
 
     random: bool  # it uses torch's global generator (dropout and the like)
     moving: frozenset[str]  # buffers that it changes: running statistics, not constants
+    outputs: Tensor  # of the trial
 
 
-def probe(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Probe:
+def probe(model: nn.Module, loss: Loss, inputs: Tensors, targets: Tensors) -> Probe:
     """Run a copy of the model forward once; a model or loss that does not fit the data is an error here."""
-    trial = copy.deepcopy(model).train()
+    trial, device, rows = copy.deepcopy(model).train(), leaves(inputs)[0].device, len(leaves(inputs)[0])
     buffers = {name: buffer.clone() for name, buffer in trial.named_buffers()}
-    with kept_generator(inputs.device), torch.no_grad():
-        before = _generator_states(inputs.device)
+    with kept_generator(device), torch.no_grad():
+        before = _generator_states(device)
         try:
-            losses = loss(trial(inputs), targets)
+            outputs = outputs_of(trial, inputs)
+            losses = loss(outputs, targets)
         except Exception as error:
+            came = f"{rows} samples of {describe(inputs)} with targets {describe(targets)}"
+            reason = " ".join(str(error).split())
             raise ConfigError(
-                f"the model and its loss fail on a batch of {tuple(inputs.shape)} with targets {tuple(targets.shape)}: "
-                f"{error}"
+                f"the model and its loss fail on {came}: {reason}; make the model, the loss and the data fit"
             ) from error
-        random = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(inputs.device), strict=True))
-    if losses.shape != targets.shape[:1]:
+        random = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(device), strict=True))
+    if not isinstance(losses, Tensor) or tuple(losses.shape) != (rows,):
+        came = f"the shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
         raise ConfigError(
-            f"the loss must return one value per sample, shape {tuple(targets.shape[:1])}, but returned "
-            f'{tuple(losses.shape)}; use reduction="none"'
+            f'the loss must return one value per sample, shape ({rows},), but returned {came}; use reduction="none"'
         )
     moved = {name for name, buffer in trial.named_buffers() if not torch.equal(buffer, buffers[name])}
-    return Probe(random, frozenset(moved))
+    return Probe(random, frozenset(moved), outputs)
 
 
 def kept_generator(device: torch.device) -> AbstractContextManager[None]:

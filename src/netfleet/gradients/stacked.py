@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from netfleet.compute.threads import ThreadPool, one_intra_op_thread
+from netfleet.data.tensors import Tensors, only
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.paths import PathInputs, Sample
 from netfleet.gradients.replica import Layout
@@ -20,7 +21,7 @@ class Stacked(Looped):
         names = [name for name, p in model.named_parameters() if p.requires_grad]
         layout = Layout([p for p in model.parameters() if p.requires_grad])
 
-        def objective(x: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        def objective(x: Tensor, inputs: Tensor, targets: Tensors) -> Tensor:
             parameters = dict(zip(names, layout.views(x), strict=True))
             return loss(torch.func.functional_call(model, parameters, (inputs,)), targets).mean()
 
@@ -30,5 +31,5 @@ class Stacked(Looped):
         assert sample.rows is not None
         rows = sample.rows.to(self.device, non_blocking=True)
         with one_intra_op_thread():
-            out: Tensor = self._gradients(x, self._train.inputs(rows), self._train.targets(rows))
+            out: Tensor = self._gradients(x, only(self._train.inputs(rows)), self._train.targets(rows))
         return out

@@ -2,7 +2,20 @@
 
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import PROBLEMS, Problem, Scores
-from netfleet.problems.module import LOSSES, ModuleProblem
+from netfleet.problems.module import ModuleProblem
+from netfleet.problems.supervised import supervised
 from netfleet.problems.synthetic import Logistic, Quadratics
+from netfleet.problems.tasks import LOSSES, Task
 
-__all__ = ["LOSSES", "PROBLEMS", "Logistic", "ModuleProblem", "Problem", "Quadratics", "Sample", "Scores"]
+__all__ = [
+    "LOSSES",
+    "PROBLEMS",
+    "Logistic",
+    "ModuleProblem",
+    "Problem",
+    "Quadratics",
+    "Sample",
+    "Scores",
+    "Task",
+    "supervised",
+]

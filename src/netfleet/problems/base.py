@@ -5,7 +5,7 @@ same mini-batches. Vectors are flat: `[rows, d]`.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
+from netfleet.problems.scoring import MetricSpec
 from netfleet.problems.site_weights import WeightSpec, resolve_weights
 from netfleet.registry import Registry
 
@@ -29,6 +30,7 @@ class Scores(NamedTuple):
     accuracy: Tensor | None  # [rows], between 0 and 1
     loss_error: Tensor | None = None  # [rows]
     accuracy_error: Tensor | None = None  # [rows]
+    metrics: Mapping[str, Sequence[float | None]] = {}  # further ones by name, a value for each model
 
 
 class Objective(NamedTuple):
@@ -123,12 +125,28 @@ class Problem(ABC):
 
     @abstractmethod
     def evaluate(
-        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
+        self,
+        x: Tensor,
+        *,
+        workers: Sequence[int] | None = None,
+        buffers: Tensor | None = None,
+        limit: int = 0,
+        metrics: Sequence[MetricSpec] = (),
+        own: bool = False,
     ) -> Scores:
         """Scores of the models `[rows, d]` on held-out data, from about `limit` of its samples for each (0: all).
 
         `workers` are those whose models the rows are, `buffers` their module buffers; without them a row is an average.
+        With `own`, each worker's model is scored on all of that worker's own test samples.
         """
+
+    #: Whether each worker has test samples of its own.
+    has_own_tests: bool = False
+
+    def check_metrics(self, metrics: Sequence[MetricSpec]) -> None:
+        """Raise if one of the metrics does not exist here."""
+        if metrics:
+            raise ConfigError(f"{type(self).__name__} has no metrics but its loss; leave evaluation.metrics out")
 
     def label_counts(self) -> npt.NDArray[np.int64] | None:
         """How many samples of each label each worker holds, `[m, classes]`, or None without labels."""

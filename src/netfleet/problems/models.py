@@ -39,7 +39,7 @@ def initialise(model: nn.Module, init: Init) -> nn.Module:
 
 
 @MODELS.register("cnn")
-def cnn(inputs: Shape, classes: int, channels: int = 16, padding: int = 1, init: Init = "glorot") -> nn.Module:
+def cnn(inputs: Shape, outputs: int, channels: int = 16, padding: int = 1, init: Init = "glorot") -> nn.Module:
     """The paper's CNN: twice a 3×3 convolution, ReLU and 2×2 max-pooling, then one linear layer.
 
     Pooling stands before ReLU because the two commute (both are monotone) and ReLU then has a quarter of the work.
@@ -55,11 +55,11 @@ def cnn(inputs: Shape, classes: int, channels: int = 16, padding: int = 1, init:
     layers: list[nn.Module] = []
     for before in (c, channels):
         layers += [nn.Conv2d(before, channels, 3, padding=padding), nn.MaxPool2d(2), nn.ReLU()]
-    return initialise(nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * h * w, classes)), init)
+    return initialise(nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * h * w, outputs)), init)
 
 
 @MODELS.register("mlp")
-def mlp(inputs: Shape, classes: int, hidden: list[int] | tuple[int, ...] = (64,)) -> nn.Module:
+def mlp(inputs: Shape, outputs: int, hidden: list[int] | tuple[int, ...] = (64,)) -> nn.Module:
     """Fully connected layers of the given widths with ReLU between them."""
     if any(width < 1 for width in hidden):
         raise ConfigError(f"model 'mlp': hidden widths must be at least 1, got {list(hidden)}")
@@ -68,17 +68,17 @@ def mlp(inputs: Shape, classes: int, hidden: list[int] | tuple[int, ...] = (64,)
     for next_width in hidden:
         layers += [nn.Linear(width, next_width), nn.ReLU()]
         width = next_width
-    return nn.Sequential(*layers, nn.Linear(width, classes))
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 
 @MODELS.register("softmax")
-def softmax(inputs: Shape, classes: int) -> nn.Module:
+def softmax(inputs: Shape, outputs: int) -> nn.Module:
     """Softmax (multinomial logistic) regression: one linear layer."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), outputs))
 
 
 @MODELS.register("resnet18")
-def resnet18(inputs: Shape, classes: int, width: int = 64, norm: Literal["batch", "group"] = "batch") -> nn.Module:
+def resnet18(inputs: Shape, outputs: int, width: int = 64, norm: Literal["batch", "group"] = "batch") -> nn.Module:
     """ResNet-18 (He et al. 2016) in its CIFAR form: a 3×3 stem without pooling, four stages of two blocks.
 
     `width` is the channel count of the first stage (64 in the paper); `norm = "group"` replaces BatchNorm by
@@ -92,7 +92,7 @@ def resnet18(inputs: Shape, classes: int, width: int = 64, norm: Literal["batch"
         stages += [ResidualBlock(before, after, stride, norm), ResidualBlock(after, after, 1, norm)]
         before = after
     stem = nn.Conv2d(c, width, 3, padding=1, bias=False), _norm(width, norm), nn.ReLU()
-    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes))
+    return nn.Sequential(*stem, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, outputs))
 
 
 class ResidualBlock(nn.Module):

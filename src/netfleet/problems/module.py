@@ -2,19 +2,18 @@
 
 import copy
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from netfleet import randomness
 from netfleet.compute.threads import ThreadPool, available_threads
-from netfleet.data import Dataset, hold_out, label_counts, load_dataset, make_partition
+from netfleet.data import Dataset, check_parts, label_counts, own_tests
+from netfleet.data.tensors import mapped, take, to_dtype
 from netfleet.errors import ConfigError
 from netfleet.gradients.choice import choose_path, native_model, wants_channels_last
 from netfleet.gradients.looped import Looped
@@ -22,12 +21,12 @@ from netfleet.gradients.native.blocks import Network
 from netfleet.gradients.paths import Gradients, PathInputs, Sample, WeightedRows
 from netfleet.gradients.replica import Loss, Replica, flatten, probe
 from netfleet.gradients.samples import DeviceSamples, draw
-from netfleet.problems.base import PROBLEMS, Objective, Problem, Scores
-from netfleet.problems.models import MODELS
+from netfleet.problems.base import Objective, Problem, Scores
+from netfleet.problems.scoring import Metric, MetricSpec, make_metrics
 from netfleet.problems.site_weights import WeightSpec, site_weights
-from netfleet.registry import Registry, Spec
+from netfleet.problems.tasks import Task, guessed, make_task
+from netfleet.registry import Spec
 
-LOSSES: Registry[Loss] = Registry("loss")
 Rows = npt.NDArray[np.int64]
 BatchNormPolicy = Literal["mixed", "local", "recalibrated"]
 _CHUNK = 512  # samples per forward pass of an evaluation
@@ -36,25 +35,17 @@ _DRAWN = 1 << 20  # rows of mini-batches that are drawn ahead, at most
 _CALIBRATION = 2048  # samples that recalibrated BatchNorm statistics are made from
 
 
-@LOSSES.register("cross-entropy")
-def cross_entropy() -> Loss:
-    """Softmax and negative log-likelihood, per sample."""
-    return _cross_entropy
-
-
-def _cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(scores, targets, reduction="none")
-
-
 class ModuleProblem(Problem):
     """The training of one `nn.Module` on data that is split over m workers.
 
-    `parts[i]` are worker i's rows of the training data. `loss` maps scores and targets to one loss per sample.
-    `batch = 0` means exact local gradients. `sampling` draws a mini-batch with replacement (independent samples, as
-    Assumption 1 has it) or "distinct". Each fᵢ gets the penalty (l2/2)‖x‖². `batch_norm` says what happens to module
-    buffers: "mixed" with the neighbours at each exchange, kept "local", or "recalibrated" from training data at
-    each evaluation. They never enter a gradient: in training BatchNorm uses the statistics of the batch. Exact values
-    of f (`objective`, `full_grad`) are taken without dropout and, under BatchNorm, over random chunks of 512 samples.
+    `parts[i]` are worker i's rows of the training data, `test_parts[i]` its own test rows (by default those of its
+    groups). `loss` is a name, a table, a `Task`, or a function that maps outputs and targets to one loss per sample
+    (`problems/tasks.py`). Only parameters that require a gradient are trained and sent. `batch = 0` means exact local
+    gradients. `sampling` draws a mini-batch with replacement (independent samples, as Assumption 1 has it) or
+    "distinct". Each fᵢ gets the penalty (l2/2)‖x‖². `batch_norm` says what happens to module buffers: "mixed" with the
+    neighbours at each exchange, kept "local", or "recalibrated" from training data at each evaluation. They never
+    enter a gradient: in training BatchNorm uses the statistics of the batch. Exact values of f (`objective`,
+    `full_grad`) are taken without dropout and, under BatchNorm, over random chunks of 512 samples.
     """
 
     def __init__(
@@ -63,7 +54,8 @@ class ModuleProblem(Problem):
         data: Dataset,
         parts: Sequence[Rows],
         *,
-        loss: Loss | None = None,
+        loss: Task | Loss | Spec = "cross-entropy",
+        test_parts: Sequence[Rows] | None = None,
         batch: int = 32,
         l2: float = 0.0,
         sampling: Literal["replacement", "distinct"] = "replacement",
@@ -74,28 +66,38 @@ class ModuleProblem(Problem):
         threads: int = 0,
         gradients: Gradients = "auto",
     ) -> None:
+        parts = check_parts(parts, data.rows, len(parts), "parts")
         _check(model, batch, l2, threads, sampling, parts)
-        self.data, self.parts, self.batch, self.l2 = data, list(parts), batch, l2
+        self.data, self.parts, self.batch, self.l2 = data, parts, batch, l2
         self.sampling, self.batch_norm, self.seed, self.gradients = sampling, batch_norm, seed, gradients
         self.m = len(parts)
-        self.workers = tuple(range(self.m))
+        self.test_parts = (
+            own_tests(data, parts) if test_parts is None else check_parts(test_parts, data.tests, self.m, "test_parts")
+        )
+        self.has_own_tests, self.workers = self.test_parts is not None, tuple(range(self.m))
         self.dtype, self.device = dtype, torch.device(device)
-        self.loss = loss or cross_entropy()
         self.model = copy.deepcopy(model).to(self.device, dtype).train()
         self._start = flatten([p for p in self.model.parameters() if p.requires_grad], dtype)
         self.d = self._start.numel()
         self._threads = threads or available_threads()
-        pair = [0, len(data.train_y) - 1]
-        trial = data.train_x[pair].to(self.device, dtype), data.train_y[pair].to(self.device)
-        self._probed = probe(self.model, self.loss, *trial)
-        possible = self.device.type == "cpu" and self.loss is _cross_entropy
+        task = make_task(loss)
+        targets, test_targets = (task.targets(y, data.name) for y in (data.train_y, data.test_y))
+        pair = torch.tensor([0, data.rows - 1])
+        trial = (
+            mapped(lambda t: to_dtype(t.to(self.device), dtype), take(tensors, pair))
+            for tensors in (data.train_x, targets)
+        )
+        self._probed = probe(self.model, task.loss, *trial)
+        self.task = guessed(task, self._probed.outputs, targets)
+        plain = isinstance(data.train_x, Tensor) and data.train_x.is_floating_point()
+        possible = self.device.type == "cpu" and plain and self.task.head == "cross-entropy"
         moved = self._probed.moving
-        self._native = native_model(self.model, data.train_x.shape[1:], dtype, moved, possible, gradients)
+        self._native = native_model(self.model, torch.Size(data.inputs), dtype, moved, possible, gradients)
         last = wants_channels_last(self.model, self.device)
         if self._native is not None:
             last = not isinstance(self._native, Network) and self._native[0].kernel_h > 0
-        self._train = DeviceSamples(data.train_x, data.train_y, dtype, self.device, last)
-        self._test = DeviceSamples(data.test_x, data.test_y, dtype, self.device, last)
+        self._train = DeviceSamples(data.train_x, targets, dtype, self.device, last)
+        self._test = DeviceSamples(data.test_x, test_targets, dtype, self.device, last)
         moving = [buffer for name, buffer in self.model.named_buffers() if name in self._probed.moving]
         self._buffer_start = flatten(moving, dtype).to(self.device)
         if batch == 0 and (self._probed.random or (moving and batch_norm != "recalibrated")):
@@ -124,8 +126,10 @@ class ModuleProblem(Problem):
         self.size = int(self._sizes.sum())
         one = self._probed.random or self.device.type != "cpu"
         self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _GROUPS)))
-        inputs = PathInputs(self.model, self.loss, self._probed, self._train, self._test, self.seed, self.workers)
+        task, samples = (self.task.loss, self.task.right, self._probed), (self._train, self._test)
+        inputs = PathInputs(self.model, *task, *samples, self.seed, self.workers)
         self._path = choose_path(inputs, self._native, self._pool, self._threads, self.gradients)
+        self._inputs, self._outputs_path = inputs, self._path if isinstance(self._path, Looped) else None
         self._drawn = -1, 0, torch.empty(0)  # a round, its first drawn step, and `[steps, workers, batch]` rows
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
@@ -147,8 +151,10 @@ class ModuleProblem(Problem):
     def start(self) -> Tensor:
         return self._start.clone()
 
-    def label_counts(self) -> Rows:
-        return label_counts(self.data.train_y.numpy(), self.parts, self.data.classes)
+    def label_counts(self) -> Rows | None:
+        if self.task.outputs != "classes" or not isinstance(self.data.train_y, Tensor):
+            return None
+        return label_counts(self.data.train_y.numpy(), self.parts, self.task.width(self.data))
 
     def sample(self, t: int, k: int) -> Sample:
         if self.batch == 0:
@@ -202,10 +208,18 @@ class ModuleProblem(Problem):
         return self._as_it_counts(out.add_(x, alpha=self.l2) if self.l2 else out)
 
     def objective(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        weights = torch.zeros(len(self.data.train_y), dtype=torch.float64)
-        for i, share in zip(self.workers, self._parts_of_mean, strict=True):
+        if self.task.joint:  # samples of different workers are not compared with each other
+            own = ((torch.tensor(self.parts[i]), share) for i, share in self._shares_of_mean())
+            groups = [[(rows, torch.full((len(rows),), share / len(rows), dtype=self.dtype))] for rows, share in own]
+            values, gradients = self._path.sums(x, groups)
+            return self._penalised(x, values.sum(), gradients.sum(dim=0))
+        weights = torch.zeros(self.data.rows, dtype=torch.float64)
+        for i, share in self._shares_of_mean():
             _add(weights, self.parts[i], share / len(self.parts[i]))
         return self._penalised(x, *self._sum(x, *self._weighted(weights)))
+
+    def _shares_of_mean(self) -> Iterable[tuple[int, float]]:
+        return zip(self.workers, self._parts_of_mean, strict=True)
 
     def estimated_objective(self, x: Tensor, per_worker: int) -> Objective:
         """From random groups of each worker's samples: how far the groups differ says how far their mean is off.
@@ -215,12 +229,12 @@ class ModuleProblem(Problem):
         """
         groups = max(min(_GROUPS, per_worker), 2)
         each = -(-per_worker // groups)  # samples of a worker in a group
-        if per_worker == 0 or groups * each >= max(map(len, self.parts)):
+        if self.task.joint or per_worker == 0 or groups * each >= max(map(len, self.parts)):
             return Objective(*self.objective(x))
-        whole = torch.zeros(len(self.data.train_y), dtype=torch.float64)
+        whole = torch.zeros(self.data.rows, dtype=torch.float64)
         mean, error = torch.zeros(2, groups, len(whole), dtype=torch.float64)
         scales = set()
-        for i, share in zip(self.workers, self._parts_of_mean, strict=True):
+        for i, share in self._shares_of_mean():
             part = self.parts[i]
             if len(part) <= groups * each:
                 _add(whole, part, share / len(part))
@@ -265,6 +279,8 @@ class ModuleProblem(Problem):
 
     def _chunks(self, rows: Tensor, weights: Tensor) -> list[WeightedRows]:
         """In a fixed random order: data sorted by label would give BatchNorm chunks of one label."""
+        if self.task.joint:
+            return [(rows, weights)]
         order, pieces = self._shuffled(len(rows)), -(-len(rows) // _CHUNK)
         return list(zip(rows[order].tensor_split(pieces), weights[order].tensor_split(pieces), strict=True))
 
@@ -273,27 +289,74 @@ class ModuleProblem(Problem):
 
     def module(self, x: Tensor, buffers: Tensor | None = None) -> nn.Module:
         """A copy of the model with the parameters x `[d]` (and running statistics `[b]`), in evaluation mode."""
-        replica = Replica(self.model, self.loss, self._probed.moving)
+        replica = Replica(self.model, self.task.loss, self._probed.moving)
         replica.load(x.to(self.device, self.dtype).clone(), buffers)
         return replica.model.eval()
 
     def evaluate(
-        self, x: Tensor, *, workers: Sequence[int] | None = None, buffers: Tensor | None = None, limit: int = 0
+        self,
+        x: Tensor,
+        *,
+        workers: Sequence[int] | None = None,
+        buffers: Tensor | None = None,
+        limit: int = 0,
+        metrics: Sequence[MetricSpec] = (),
+        own: bool = False,
     ) -> Scores:
         if self._buffer_start.numel() and self.batch_norm == "recalibrated":
             buffers = self._recalibrated(x, workers)
-        every = np.arange(len(self.data.test_y))
+        if own:
+            assert workers is not None
+            assert self.test_parts is not None
+            drawn = [torch.from_numpy(self.test_parts[i]) for i in workers]
+            each = [self._scored(x[i : i + 1], [rows], _row(buffers, i)) for i, rows in enumerate(drawn)]
+            scores = Scores(torch.cat([one.loss for one in each]), _joined([one.accuracy for one in each]))
+        else:
+            drawn, pieces = self._test_rows(len(x), workers, limit)
+            scores = self._scored(x, drawn, buffers, pieces)
+        wanted = make_metrics(metrics, self.task)
+        values = [self._measured(wanted, x[i], drawn[i], _row(buffers, i)) for i in range(len(x) if wanted else 0)]
+        return scores._replace(metrics=dict(zip((m.name for m in wanted), zip(*values, strict=True), strict=False)))
+
+    def _test_rows(self, models: int, workers: Sequence[int] | None, limit: int) -> tuple[list[Tensor], int]:
+        """The test rows of each model, and in how many pieces they are scored if they are a part of all (else 0)."""
+        every = np.arange(self.data.tests)
         pieces = max(min(_GROUPS, limit), 2, -(-limit // _CHUNK))
         count = -(-limit // pieces) * pieces
-        if not 0 < limit <= count < len(every):
-            losses, correct = self._path.scores(x, [torch.split(torch.from_numpy(every), _CHUNK)] * len(x), buffers)
-            return Scores(losses.sum(1) / len(every), correct.sum(1) / len(every))
-        names = [()] * len(x) if workers is None else [(i,) for i in workers]  # each worker's model has its own rows
-        drawn = [torch.from_numpy(draw(every, count, "test", self.seed, *name)) for name in names]
-        found = self._path.scores(x, [rows.tensor_split(pieces) for rows in drawn], buffers)
-        losses, correct = (part * pieces / count for part in found)  # the mean of each piece
-        scale = math.sqrt((1 - count / len(every)) / pieces)
-        return Scores(losses.mean(1), correct.mean(1), losses.std(1) * scale, correct.std(1) * scale)
+        if self.task.joint or not 0 < limit <= count < len(every):
+            return [torch.from_numpy(every)] * models, 0
+        names = [()] * models if workers is None else [(i,) for i in workers]  # each worker's model has its own rows
+        return [torch.from_numpy(draw(every, count, "test", self.seed, *name)) for name in names], pieces
+
+    def _scored(self, x: Tensor, drawn: Sequence[Tensor], buffers: Tensor | None, pieces: int = 0) -> Scores:
+        """Loss and accuracy on as many rows for each model; with pieces of a part also their standard errors."""
+        count = len(drawn[0])
+        size = count if self.task.joint else _CHUNK
+        chunks = [rows.tensor_split(pieces) if pieces else torch.split(rows, size) for rows in drawn]
+        losses, right = self._path.scores(x, chunks, buffers)
+        has_accuracy = self.task.right is not None
+        if not pieces:
+            return Scores(losses.sum(1) / count, right.sum(1) / count if has_accuracy else None)
+        losses, right = (part * pieces / count for part in (losses, right))  # the mean of each piece
+        scale = math.sqrt((1 - count / self.data.tests) / pieces)
+        if not has_accuracy:
+            return Scores(losses.mean(1), None, losses.std(1) * scale)
+        return Scores(losses.mean(1), right.mean(1), losses.std(1) * scale, right.std(1) * scale)
+
+    def outputs(self, x: Tensor, rows: Tensor, buffers: Tensor | None = None) -> Tensor:
+        """What the model with the parameters x `[d]` (and running statistics `[b]`) makes of some test rows."""
+        if self._outputs_path is None:
+            self._outputs_path = Looped(self._inputs, self._pool)
+        return self._outputs_path.outputs(x, torch.split(rows, _CHUNK), buffers)
+
+    def _measured(
+        self, metrics: Sequence[Metric], x: Tensor, rows: Tensor, buffers: Tensor | None
+    ) -> list[float | None]:
+        targets, outputs = self._test.targets(rows), self.outputs(x, rows, buffers)
+        return [metric(outputs, targets) for metric in metrics]
+
+    def check_metrics(self, metrics: Sequence[MetricSpec]) -> None:
+        make_metrics(metrics, self.task)
 
     def _recalibrated(self, x: Tensor, workers: Sequence[int] | None) -> Tensor:
         """Buffers `[rows, b]` with BatchNorm's statistics averaged over training samples: a worker's own, or all."""
@@ -306,6 +369,14 @@ class ModuleProblem(Problem):
             rows = torch.from_numpy(draw(pool, _CALIBRATION, "calibration", self.seed, *name))
             chunks.append(rows[self._shuffled(len(rows))].tensor_split(-(-len(rows) // _CHUNK)))
         return self._path.recalibrated(x, self._buffer_start, chunks)
+
+
+def _row(buffers: Tensor | None, i: int) -> Tensor | None:
+    return None if buffers is None else buffers[i : i + 1]
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    return torch.cat([part for part in parts if part is not None]) if parts[0] is not None else None
 
 
 def _add(weights: Tensor, rows: Rows, weight: float) -> None:
@@ -328,35 +399,3 @@ def _check(model: nn.Module, batch: int, l2: float, threads: int, sampling: str,
             f"batch = {batch} distinct samples cannot be drawn from a worker that has {smallest}; lower batch or use "
             f'sampling = "replacement"'
         )
-
-
-@PROBLEMS.register("classification")
-def classification(
-    workers: int,
-    data: Spec = "digits",
-    partition: Spec = "shards",
-    model: Spec = "mlp",
-    loss: Spec = "cross-entropy",
-    batch: int = 32,
-    l2: float = 0.0,
-    sampling: Literal["replacement", "distinct"] = "replacement",
-    batch_norm: BatchNormPolicy = "mixed",
-    validation: float = 0.0,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-    device: str = "cpu",
-    threads: int = 0,
-    gradients: Gradients = "auto",
-) -> ModuleProblem:
-    """A model on a data set split over workers, all named as in an experiment file.
-
-    With `validation`, that share of the training rows is held out and scored in place of the test rows.
-    """
-    dataset = load_dataset(data)
-    dataset, parts = hold_out(dataset, make_partition(partition, dataset, workers, seed), validation, seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(randomness.bits("weights", seed)) >> 1)
-        module = MODELS.build(model, inputs=tuple(dataset.train_x.shape[1:]), classes=dataset.classes)
-    build = partial(ModuleProblem, module, dataset, parts, seed=seed, dtype=dtype, device=device, threads=threads)
-    chosen = LOSSES.build(loss)
-    return build(loss=chosen, batch=batch, l2=l2, sampling=sampling, batch_norm=batch_norm, gradients=gradients)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from netfleet import randomness
 from netfleet.data import load_dataset, make_partition
+from netfleet.data.tensors import only
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import PROBLEMS, Problem, Scores
@@ -277,7 +278,7 @@ class NonconvexLogistic(_LogisticLoss):
         device: str = "cpu",
     ) -> None:
         dataset = load_dataset(data)
-        super().__init__(workers, int(np.prod(dataset.train_x.shape[1:])), seed, dtype, device)
+        super().__init__(workers, int(np.prod(dataset.inputs)), seed, dtype, device)
         if dataset.classes != 2 or batch < 0 or alpha < 0:
             raise ConfigError(
                 f"nonconvex-logistic needs data of two classes, batch >= 0 (0: exact gradients) and alpha >= 0, got "
@@ -285,8 +286,8 @@ class NonconvexLogistic(_LogisticLoss):
             )
         parts = make_partition(partition, dataset, workers, seed)
         rows = np.stack([part[: min(map(len, parts))] for part in parts])
-        x = dataset.train_x.flatten(1).numpy().astype(np.float64)[rows]
-        signs = 2.0 * dataset.train_y.numpy()[rows] - 1
+        x = only(dataset.train_x).flatten(1).numpy().astype(np.float64)[rows]
+        signs = 2.0 * only(dataset.train_y).numpy()[rows] - 1
         self.alpha = alpha
         self._hold(x * signs[:, :, None], batch, 2 * alpha)
 

@@ -101,6 +101,7 @@ def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, sett
         cause = 'with delay or rule = "counters" averaged running statistics may become negative'
         raise ConfigError(f"network: {cause}; {advice}")
     check_steps(method, settings.rounds)
+    setting.problem.check_metrics(settings.evaluation.metrics)
     return Job(setting.problem, network, method, settings.rounds, threads=settings.engine.threads)
 
 

@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -42,6 +42,7 @@ GIVEN = (
     "gradients",
     "inputs",
     "classes",
+    "outputs",
     "labels",
     "groups",
     "graph",
@@ -63,14 +64,23 @@ class Evaluation:
     worker_test_samples: int = 1000
     gradient: bool = True
     gradient_samples: int = 10_000
+    #: Further columns: names of metrics (`problems/scoring.py`) or "package.module:function"; in Python any function.
+    metrics: tuple[str | Callable[..., float], ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            _at_least(f"evaluation.{name}", value, int(name == "every"))
+        for name, hint in parameters(Evaluation).items():
+            if hint.annotation is int:
+                _at_least(f"evaluation.{name}", getattr(self, name), int(name == "every"))
         if self.full_every % self.every:
             cause = f"must be a multiple of evaluation.every = {self.every}, got {self.full_every}"
             advice = f"try {max(self.full_every // self.every, 1) * self.every}, or 0 to measure all every time"
             raise ConfigError(f"evaluation.full_every {cause}; {advice}")
+
+    def to_table(self) -> Table:
+        """As an experiment file says it; without metrics where there are none, as in earlier versions."""
+        table = {name: getattr(self, name) for name in parameters(Evaluation) if name != "metrics"}
+        names = [m if isinstance(m, str) else f"{m.__module__}:{getattr(m, '__name__', m)}" for m in self.metrics]
+        return table | ({"metrics": names} if names else {})
 
     def full(self, t: int, rounds: int) -> bool:
         """Whether the evaluation after t of the rounds measures all."""
@@ -155,12 +165,13 @@ class Experiment:
     def _resolved(self, algorithm: Table) -> Table:
         algorithm = {key: value for key, value in algorithm.items() if key != "label"}
         table = {"rounds": self.rounds, "topology": self.topology, "problem": self.problem, "algorithm": algorithm}
-        table |= {"evaluation": asdict(self.evaluation), "dtype": self.engine.dtype}
+        table |= {"evaluation": self.evaluation.to_table(), "dtype": self.engine.dtype}
         return table | ({"network": asdict(self.network)} if self.network else {})
 
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        table = asdict(self) | {"evaluation": self.evaluation.to_table()}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
 
     @property
     def hash(self) -> str:

@@ -3,6 +3,9 @@
 Every host measures its own workers and takes part in the sums over all workers (`engines/collective.py`).
 """
 
+import math
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -10,7 +13,7 @@ from netfleet.algorithms.base import State
 from netfleet.engines.collective import Collective, SingleHost
 from netfleet.engines.host import Host
 from netfleet.engines.job import Snapshot
-from netfleet.problems.base import Problem
+from netfleet.problems.base import Problem, Scores
 from netfleet.runs.config import Evaluation
 from netfleet.runs.history import Record
 
@@ -53,26 +56,20 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
     m = collective.count(problem.m)
     mean = collective.total(x) / m
     shared = None if buffers is None else (collective.total(buffers) / m)[None]
+    shares, wanted = (None if m != problem.m else problem.shares), evaluation.metrics
     record: Record = {}
     if collective.keeps_record:
-        scores = problem.evaluate(mean[None], buffers=shared, limit=evaluation.test_samples)
+        scores = problem.evaluate(mean[None], buffers=shared, limit=evaluation.test_samples, metrics=wanted)
         accuracy = None if scores.accuracy is None else scores.accuracy.item()
         record = {"accuracy": accuracy, "loss": scores.loss.item()}
         for name, error in (("accuracy", scores.accuracy_error), ("loss", scores.loss_error)):
             record |= {} if error is None else {f"{name}_se": error.item()}
+        record |= {name: values[0] for name, values in scores.metrics.items()}
     if full:
-        own = problem.evaluate(x, workers=problem.workers, buffers=buffers, limit=evaluation.worker_test_samples)
-        scored = (("worker_accuracy", own.accuracy, own.accuracy_error), ("worker_loss", own.loss, own.loss_error))
-        for name, values, errors in scored:
-            every = None if values is None else collective.gather(values, problem.workers).cpu().double()
-            for part in ("mean", "min", "max"):
-                record[f"{name}_{part}"] = None if every is None else getattr(every, part)().item()
-            shares = None if m != problem.m else problem.shares
-            if every is not None and shares is not None:
-                record[f"{name}_mean"] = (every @ shares).item()
-            if errors is not None:  # of independent estimates
-                off = collective.gather(errors, problem.workers).cpu().double()
-                record[f"{name}_mean_se"] = (off / m if shares is None else off * shares).norm().item()
+        score = partial(problem.evaluate, x, workers=problem.workers, buffers=buffers, metrics=wanted)
+        record |= _over_workers("worker", score(limit=evaluation.worker_test_samples), host, shares)
+        if problem.has_own_tests:
+            record |= _over_workers("own", score(own=True), host, shares)
     everyone = m == problem.m  # a site knows its own worker only
     consensus = consensus_error(x, collective, m) if everyone else None
     record["consensus_error"] = None if consensus is None else consensus.item()
@@ -84,6 +81,35 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
     return record
+
+
+def _over_workers(prefix: str, scores: Scores, host: Host, shares: Tensor | None) -> Record:
+    """Mean, least and greatest score over all workers' models; in the mean a worker counts as in the objective."""
+    record: Record = {}
+    core = ("accuracy", scores.accuracy, scores.accuracy_error), ("loss", scores.loss, scores.loss_error)
+    for name, values, errors in core:
+        found = _spread(None if values is None else _gathered(values, host), shares)
+        record |= {f"{prefix}_{name}_{part}": value for part, value in found.items()}
+        if errors is not None:  # of independent estimates
+            off = _gathered(errors, host)
+            record[f"{prefix}_{name}_mean_se"] = (off / len(off) if shares is None else off * shares).norm().item()
+    for name, some in scores.metrics.items():  # a model may have no value
+        every = _gathered(torch.tensor([math.nan if value is None else value for value in some]), host)
+        known = ~every.isnan()
+        found = _spread(every[known] if known.any() else None, None if shares is None else shares[known])
+        record |= {f"{prefix}_{name}_{part}": value for part, value in found.items()}
+    return record
+
+
+def _gathered(values: Tensor, host: Host) -> Tensor:
+    return host.collective.gather(values, host.problem.workers).cpu().double()
+
+
+def _spread(values: Tensor | None, shares: Tensor | None) -> dict[str, float | None]:
+    if values is None:
+        return dict.fromkeys(("mean", "min", "max"))
+    mean = values.mean() if shares is None else values @ (shares / shares.sum())
+    return {"mean": mean.item(), "min": values.min().item(), "max": values.max().item()}
 
 
 def measure_objective(problem: Problem, mean: Tensor, samples: int, collective: Collective = _WHOLE) -> Record:

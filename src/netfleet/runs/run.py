@@ -221,7 +221,7 @@ def simulate(
     config = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
     if faults.any:
         config["network"] = asdict(faults)
-    config |= {"rounds": rounds, "seed": seed, "evaluation": asdict(evaluation), "dtype": engine.dtype}
+    config |= {"rounds": rounds, "seed": seed, "evaluation": evaluation.to_table(), "dtype": engine.dtype}
     history = History(config, config_hash(config), job.algorithm.title, seed)
     with Live(Console(stderr=True)) if progress else nullcontext(Quiet()) as display:
         recorder = RunRecorder(history, job.algorithm, settings, display)
