@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from netfleet import randomness
 from netfleet.compute.threads import ThreadPool, available_threads
 from netfleet.data import Dataset, check_parts, label_counts, own_tests
-from netfleet.data.tensors import mapped, take, to_dtype
+from netfleet.data.tensors import Tensors, mapped, take, to_dtype
 from netfleet.errors import ConfigError
 from netfleet.gradients.choice import choose_path, native_model, wants_channels_last
 from netfleet.gradients.looped import Looped
@@ -354,6 +354,16 @@ class ModuleProblem(Problem):
     ) -> list[float | None]:
         targets, outputs = self._test.targets(rows), self.outputs(x, rows, buffers)
         return [metric(outputs, targets) for metric in metrics]
+
+    @property
+    def test_targets(self) -> Tensors:
+        return self._test.targets(torch.arange(self.data.tests))
+
+    def worker_name(self, i: int) -> str:
+        """The name of the group that worker i has, where it has just one; else its number."""
+        names, groups = self.data.group_names, self.data.groups
+        own = torch.unique(groups[torch.from_numpy(self.parts[i])]) if groups is not None else []
+        return names[int(own[0])] if names is not None and len(own) == 1 else f"worker {i}"
 
     def check_metrics(self, metrics: Sequence[MetricSpec]) -> None:
         make_metrics(metrics, self.task)

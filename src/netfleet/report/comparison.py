@@ -10,7 +10,7 @@ from netfleet.report.export import Sheet
 from netfleet.report.intervals import LEVEL, Interval, interval
 from netfleet.report.table import Row, Stat, difference, ranked_by, row_of, show_gap, show_number, show_points
 from netfleet.runs.compare import differ_beyond_algorithm
-from netfleet.runs.history import At, History, group, has, higher_is_better
+from netfleet.runs.history import At, History, group, has, is_percent
 from netfleet.runs.tuning import rounds_to
 
 
@@ -126,7 +126,7 @@ def _notes(histories: Sequence[History], entries: Sequence[Entry], reference: st
 
 def show_value(column: str, stat: Stat) -> str:
     """A mean over seeds with its standard deviation, an accuracy in per cent."""
-    if higher_is_better(column):
+    if is_percent(column):
         return f"{100 * stat.mean:.2f}" + ("" if stat.std is None else f" ± {100 * stat.std:.2f}")
     return show_number(stat.mean) + ("" if stat.std is None else f" ± {show_number(stat.std)}")
 
@@ -135,13 +135,13 @@ def show_difference(column: str, gap: Interval | None) -> str:
     if gap is None or not math.isfinite(gap.mean):
         return "–"
     stat = Stat(gap.mean, low=gap.low, high=gap.high)
-    text = show_points(stat) if higher_is_better(column) else show_gap(stat)
+    text = show_points(stat) if is_percent(column) else show_gap(stat)
     return text if gap.seeds > 1 else text.partition(" [")[0]
 
 
 def sheet(comparison: Comparison) -> Sheet:
     """The comparison as a table."""
-    column, percent = comparison.column, higher_is_better(comparison.column)
+    column, percent = comparison.column, is_percent(comparison.column)
     value = f"{column}, %" if percent else column
     where = {"last": "", "best": ", best"}.get(str(comparison.at), f" after round {comparison.at}")
     unit = "points, " if percent else ""
@@ -164,7 +164,7 @@ def _seeds(row: Row, column: str) -> str:
 
 def _target(comparison: Comparison) -> str:
     target = comparison.target or 0.0
-    return f"{100 * target:g} %" if higher_is_better(comparison.column) else f"{target:g}"
+    return f"{100 * target:g} %" if is_percent(comparison.column) else f"{target:g}"
 
 
 def _cells(comparison: Comparison, entry: Entry) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from netfleet.report.comparison import Comparison, Entry
 from netfleet.report.intervals import LEVEL
 from netfleet.report.plots import DPI, INK, MUTED, STYLE, TICKS, Looks, draw_axes, looks, metric_of, say
-from netfleet.runs.history import History, group, higher_is_better
+from netfleet.runs.history import History, group, is_percent
 
 
 def draw_comparison(comparison: Comparison, histories: Sequence[History]) -> Figure:
@@ -34,7 +34,7 @@ def draw_comparison(comparison: Comparison, histories: Sequence[History]) -> Fig
 
 
 def _draw_differences(axes: Axes, comparison: Comparison, styles: Looks) -> None:
-    percent = higher_is_better(comparison.column)
+    percent = is_percent(comparison.column)
     for place, entry in enumerate(comparison.entries):
         _draw_entry(axes, place, entry, comparison.reference, styles, 100.0 if percent else 1.0)
     axes.axvline(0, color=INK, linewidth=0.8, zorder=1)

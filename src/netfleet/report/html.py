@@ -20,6 +20,7 @@ from netfleet.report import plots, table
 from netfleet.report.graph import draw_topology
 from netfleet.report.intervals import LEVEL
 from netfleet.report.plots import DPI, QUANTITIES
+from netfleet.report.scores import score_grids
 from netfleet.runs.config import config_hash
 from netfleet.runs.history import History, group, has
 from netfleet.topology.topology import Topology
@@ -56,6 +57,7 @@ def write_report(
         columns=table.columns(rows),
         rows=[_method(row, rows, histories) for row in rows],
         sampling=table.sampling_note(histories),
+        scores=score_grids(histories),
         level=f"{100 * LEVEL:.0f} %",
         several_seeds=any(row.seeds > 1 for row in rows),
         figures={

@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from netfleet.runs.history import Band, History, band, group, has, higher_is_better
+from netfleet.runs.history import Band, History, band, group, has, is_percent, metric_columns
 
 XName = Literal["round", "bytes", "samples"]
 Groups = Mapping[str, Sequence[History]]
@@ -116,7 +116,8 @@ def draw_overview(histories: Sequence[History]) -> Figure:
     xs = [x for x in QUANTITIES if has(histories, x)]
     prices = [Subplot(histories, first, x, f"{first.title} {QUANTITIES[x].over}") for x in xs]
     rest = [Subplot(histories, metric, "round", metric.title) for metric in others]
-    return draw_panels([row for row in (prices, rest) if row], (12.6, 3.2))
+    rows = [prices, *(rest[i : i + 4] for i in range(0, len(rest), 4))]
+    return draw_panels([row for row in rows if row], (12.6, 3.2))
 
 
 def draw_tracking(histories: Sequence[History]) -> Figure | None:
@@ -195,13 +196,15 @@ def _range(values: npt.NDArray[np.int64]) -> str:
 def metric_of(column: str) -> Metric:
     """How a column is drawn."""
     known = {metric.column: metric for metric in (ACCURACY, DISTANCE, LOSS, CONSENSUS, GRADIENT, TRACKING)}
-    plain = Metric(column, column, column, "percent" if higher_is_better(column) else "auto")
+    words = column.replace("_", " ")
+    plain = Metric(column, words, words, "percent" if is_percent(column) else "auto")
     return known.get(column, plain)
 
 
 def _metrics(histories: Sequence[History]) -> list[Metric]:
     quality = next((metric for metric in (ACCURACY, DISTANCE) if has(histories, metric.column)), LOSS)
-    return [m for m in dict.fromkeys((quality, LOSS, CONSENSUS, GRADIENT)) if has(histories, m.column)]
+    asked = [metric_of(name) for name in metric_columns(histories)]
+    return [m for m in dict.fromkeys((quality, *asked, LOSS, CONSENSUS, GRADIENT)) if has(histories, m.column)]
 
 
 def draw_panels(

@@ -19,7 +19,7 @@ from netfleet.report.export import Sheet
 from netfleet.report.intervals import LEVEL, interval
 from netfleet.report.plots import DPI, FAINT, INK, MUTED, OURS, STYLE, TICKS, Look, Looks, Style, looks, metric_of, say
 from netfleet.report.table import Row, Stat, ranked_by, row_of
-from netfleet.runs.history import At, group, higher_is_better
+from netfleet.runs.history import At, group, higher_is_better, is_percent
 from netfleet.runs.sweep import ALL, Axis, Point, Result, short
 
 _COLORS = LinearSegmentedColormap.from_list("sweep", ["#F1F3F6", "#9CC7E8", "#0072B2", "#08306B"])
@@ -100,7 +100,7 @@ def notes(found: Grid) -> list[str]:
 
 def sheet(found: Grid) -> Sheet:
     """A row for each method and point."""
-    value = f"{found.column}, %" if higher_is_better(found.column) else found.column
+    value = f"{found.column}, %" if is_percent(found.column) else found.column
     rows = tuple((cell.method, *map(_plain, cell.point.values), *_shown(found, cell)) for cell in found.cells)
     data = tuple(_numbers(found, cell) for cell in found.cells)
     return Sheet(("method", *(short(axis.key) for axis in found.axes), "seeds", value), rows, data)
@@ -249,7 +249,7 @@ def _maps(found: Grid) -> Figure:
         if place % width == 0:
             say(axes.set_ylabel("x"), short(down.key))
         say(axes.set_xlabel("x"), short(across.key))
-    unit = ", %" if higher_is_better(found.column) else ""
+    unit = ", %" if is_percent(found.column) else ""
     figure.supxlabel(f"{found.column}{unit}, mean over seeds; outlined: the method's best", fontsize=8.5, color=MUTED)
     return figure
 

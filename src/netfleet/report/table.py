@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from netfleet.report.intervals import LEVEL, Interval, interval
-from netfleet.runs.history import At, History, group, has, higher_is_better
+from netfleet.runs.history import At, History, group, has, higher_is_better, is_percent, metric_columns
 
 
 class Stat(NamedTuple):
@@ -131,8 +131,17 @@ def difference(row: Row, other: Row, column: str) -> Interval:
 
 
 def columns(rows: Sequence[Row]) -> list[Column]:
-    """The columns that at least one row has a value for."""
-    return [column for column in COLUMNS if any(column.name in row.values for row in rows)]
+    """The columns that at least one row has a value for, with the metrics that were asked for before the loss."""
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    metrics = [metric_column(name) for name in names if name not in {column.name for column in COLUMNS}]
+    place = next(i for i, column in enumerate(COLUMNS) if column.name == "distance2")
+    return [column for column in (*COLUMNS[:place], *metrics, *COLUMNS[place:]) if column.name in names]
+
+
+def metric_column(name: str) -> Column:
+    show = _accuracy if is_percent(name) else lambda s: show_number(s.mean)
+    heading = f"{name.replace('_', ' ')}\nof x̄{', %' if is_percent(name) else ''}"
+    return Column(name, heading, show, "max" if higher_is_better(name) else "min")
 
 
 def cell(row: Row, column: Column) -> str:
@@ -221,7 +230,7 @@ def row_of(label: str, runs: Sequence[History], names: Iterable[str], at: At = "
 
 def _row(label: str, runs: Sequence[History]) -> Row:
     parts = [f"worker_accuracy_{part}" for part in ("mean", "min", "max")]
-    row = row_of(label, runs, [*(column.name for column in COLUMNS), *parts])
+    row = row_of(label, runs, [*(column.name for column in COLUMNS), *metric_columns(runs), *parts])
     own, low, high = (row.values.pop(part, None) for part in parts)
     if own is not None and low is not None and high is not None:
         row.values["worker_accuracy"] = own._replace(low=low.low, high=high.high)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.files import append_line, make_folder, write_atomically, writing
 from netfleet.runs.config import Table
+from netfleet.runs.scores import SCORES_FILE, Score, as_csv, read_scores
 
 if TYPE_CHECKING:
     import pandas
@@ -31,8 +32,34 @@ Floats = npt.NDArray[np.float64]
 At = Literal["last", "best"] | int
 
 
+_LOWER = (
+    "loss",
+    "error",
+    "norm",
+    "distance",
+    "stationarity",
+    "rmse",
+    "mae",
+    "perplexity",
+    "bytes",
+    "samples",
+    "seconds",
+)
+
+
 def higher_is_better(column: str) -> bool:
-    """Whether a larger value of a column is the better one."""
+    """Whether a larger value is the better one; so of a metric of your own, unless its name says error or loss."""
+    return not any(word in column for word in _LOWER)
+
+
+def metric_columns(histories: Iterable[History]) -> list[str]:
+    """The columns of the metrics that the experiments asked for."""
+    asked = ((history.config.get("evaluation") or {}).get("metrics", []) for history in histories)
+    return list(dict.fromkeys(name.rpartition(":")[2] for names in asked for name in names))
+
+
+def is_percent(column: str) -> bool:
+    """Whether a column is shown in per cent."""
     return "accuracy" in column
 
 
@@ -53,6 +80,8 @@ class History:
     folder: Path | None = None
     #: All workers' state after the last round, if this process made the run; on a cluster that of this rank's workers.
     final: Snapshot | None = None
+    #: Of x̄ at the end, where the experiment asks for metrics.
+    scores: list[Score] = field(default_factory=list)
     #: The round of the checkpoint from which the run was resumed.
     resumed: int = 0
 
@@ -100,6 +129,12 @@ class History:
             append_line(self.folder / HISTORY_FILE, json.dumps(record))
         self.records.append(dict(record))
 
+    def save_scores(self, scores: list[Score]) -> None:
+        """Keep the scores of the trained model, in a file too where the history has a folder."""
+        self.scores = scores
+        if self.folder is not None:
+            write_atomically(self.folder / SCORES_FILE, lambda file: file.write(as_csv(scores).encode()))
+
     def keep_until(self, rounds: int) -> None:
         """Drop the records after a round, because a resumed run measures these rounds again."""
         self.records = [record for record in self.records if record["round"] <= rounds]
@@ -138,7 +173,8 @@ class History:
             records = [json.loads(line) for line in lines[:-1]]
             ended = folder / DIVERGED_FILE
             diverged = ended.read_text(encoding="utf-8").strip() if ended.exists() else None
-            return cls(about["config"], about["hash"], about["label"], about["seed"], records, diverged, folder)
+            scores, named = read_scores(folder), (about["config"], about["hash"], about["label"], about["seed"])
+            return cls(*named, records, diverged, folder, scores=scores)
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{folder} does not hold a run's history ({error})") from None
 

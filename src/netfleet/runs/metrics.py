@@ -46,6 +46,13 @@ def tracking_error(state: State, collective: Collective = _WHOLE) -> Tensor | No
     return torch.cat(totals).norm() if totals else None
 
 
+def averages(snapshot: Snapshot, host: Host) -> tuple[Tensor, Tensor | None]:
+    """x̄ `[d]`, and the mean of the module buffers `[1, b]`, over the workers that the host knows of."""
+    m, buffers = host.collective.count(host.problem.m), snapshot.buffers
+    mean = host.collective.total(snapshot.state.x) / m
+    return mean, None if buffers is None else (host.collective.total(buffers) / m)[None]
+
+
 def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: bool = True) -> Record:
     """The metrics of one moment, from the state of the host's workers.
 
@@ -54,8 +61,7 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
     """
     problem, collective, x, buffers = host.problem, host.collective, snapshot.state.x, snapshot.buffers
     m = collective.count(problem.m)
-    mean = collective.total(x) / m
-    shared = None if buffers is None else (collective.total(buffers) / m)[None]
+    mean, shared = averages(snapshot, host)
     shares, wanted = (None if m != problem.m else problem.shares), evaluation.metrics
     record: Record = {}
     if collective.keeps_record:

@@ -8,11 +8,13 @@ from netfleet.algorithms import Algorithm
 from netfleet.engines.host import Host
 from netfleet.engines.job import Recorder, Snapshot
 from netfleet.engines.loop import diverged
+from netfleet.problems import ModuleProblem
 from netfleet.runs import checkpoint
 from netfleet.runs.config import Experiment
 from netfleet.runs.history import History, Record
-from netfleet.runs.metrics import measure
+from netfleet.runs.metrics import averages, measure
 from netfleet.runs.progress import Display
+from netfleet.runs.score_table import score_table
 
 
 class RunRecorder(Recorder):
@@ -52,6 +54,10 @@ class RunRecorder(Recorder):
         if collective.keeps_record:
             self.history.append(record)
             self.display.record(record)
+        if snapshot.t == self.rounds and self.evaluation.metrics and isinstance(host.problem, ModuleProblem):
+            mean, buffers = averages(snapshot, host)
+            if collective.keeps_record:
+                self.history.save_scores(score_table(host.problem, mean, self.evaluation.metrics, buffers))
 
     def save(self, snapshot: Snapshot, host: Host) -> None:
         if self.history.folder is not None:

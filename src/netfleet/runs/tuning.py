@@ -22,7 +22,7 @@ from netfleet.errors import ConfigError
 from netfleet.registry import suggestion
 from netfleet.runs.build import Settings, build_job
 from netfleet.runs.config import Experiment, RunConfig, Table
-from netfleet.runs.history import History, Record, higher_is_better
+from netfleet.runs.history import History, Record, higher_is_better, is_percent
 from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.run import run_one
 
@@ -201,7 +201,7 @@ def rounds_to(history: History, target: float, column: str | None = None) -> int
     """
     for record in history:
         name = column or ("loss" if record.get("accuracy") is None else "accuracy")
-        _check_target(target, labelled=higher_is_better(name))
+        _check_target(target, labelled=is_percent(name))
         value = record.get(name)
         if value is not None and (value >= target if higher_is_better(name) else value <= target):
             return int(record["round"])
