@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -16,6 +17,7 @@ from netfleet.algorithms.schedules import SCHEDULES
 from netfleet.data import PARTITIONS, SOURCES
 from netfleet.problems import LOSSES, PROBLEMS
 from netfleet.problems.models import MODELS
+from netfleet.problems.scoring import METRICS
 from netfleet.problems.site_weights import SITE_WEIGHTS
 from netfleet.registry import Registry, parameters
 from netfleet.runs.config import GIVEN, EngineConfig, Evaluation
@@ -23,10 +25,12 @@ from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.weights import WEIGHTS
 
-METRICS = {
+COLUMNS = {
     "round": "rounds done; 0 is the initial model",
-    "accuracy, loss": "of the average model x̄ on the test data (for synthetic problems the loss is f itself)",
-    "worker_accuracy_mean/min/max, worker_loss_…": "over the workers' own models xᵢ",
+    "accuracy, loss": "of x̄ on the test data; accuracy only where answers are right or wrong; a synthetic problem's loss is f",
+    "worker_accuracy_mean/min/max, worker_loss_…": "over the workers' own models xᵢ, on all test rows",
+    "own_accuracy_mean/min/max, own_loss_…": "the same on each worker's own test rows, where workers have some",
+    "auroc, worker_auroc_mean, own_auroc_mean, …": "likewise for each of `evaluation.metrics`; null if undefined",
     "train_loss, grad_norm2": "f(x̄) and ‖∇f(x̄)‖² over the workers' training data",
     "accuracy_se, train_loss_se, …": "standard error of a value that was estimated from a part of the samples",
     "consensus_error": "(1/m) Σᵢ ‖xᵢ − x̄‖²",
@@ -49,6 +53,12 @@ A value from a part of the samples is an unbiased estimate and has a standard er
 from the run's seed: for each worker's model its own test samples, from each worker's data its own training samples. The
 estimate of ‖∇f‖² may be below 0 where ∇f almost vanishes, and the lowest and the highest of the workers' estimated
 scores lie a little too far apart. Under BatchNorm f itself depends on which samples are normalised together.
+
+With `metrics`, a run ends with `scores.csv`: x̄ on all test rows and on those of each site, with 95 % bootstrap
+intervals, and precision, recall, F1 and AUROC of each label with its number of rows. The report shows it.
+
+| metric | for outputs that are | |
+|---|---|---|
 """
 
 HEAD = """# Experiment files
@@ -97,10 +107,10 @@ calls the factory with the parameters in the file, and with those of the followi
 
 | part | is also given | returns |
 |---|---|---|
-| `problem.model` | `inputs` (shape of one sample), `classes` | any `nn.Module`: a batch to class scores |
-| `problem.data` | | `netfleet.Dataset`: float32 inputs, int64 labels, training and test |
+| `problem.model` | `inputs` (shape of one sample), `outputs` or `classes` (how many) | any `nn.Module` |
+| `problem.data` | | `netfleet.Dataset`: inputs and targets of any type, training and test |
 | `problem.partition` | `labels`, `groups`, `workers`, `seed` | one int64 array of training rows per worker |
-| `problem.loss` | | a function of (scores, targets) with one value per sample (`reduction="none"`) |
+| `problem.loss` | | a function of (outputs, targets) with one value per sample (`reduction="none"`), or a `Task` |
 | `problem.kind` | `workers`, `seed`, `dtype`, `device`, `threads` | a `netfleet.Problem` |
 | `algorithms.kind` | | a `netfleet.Algorithm`: see `examples/my_algorithm.py` |
 | `topology.kind` | `seed` | a networkx graph on 0, …, m − 1 |
@@ -175,6 +185,7 @@ KEYS: dict[type, dict[str, str]] = {
         "worker_test_samples": "for each worker's model",
         "gradient": "whether to measure `train_loss`, `grad_norm2` and `stationarity`",
         "gradient_samples": "for these, of all workers together",
+        "metrics": "further columns, by the names below or `package.module:function` of (outputs, targets)",
     },
     EngineConfig: {
         "kind": "all workers at once, a thread for each, or [torchrun](cluster.md)",
@@ -209,10 +220,17 @@ def signature(factory: Any, without: tuple[str, ...] = ()) -> str:
 
 
 def registry(title: str, things: Registry[Any], note: str = "") -> str:
-    table = rows(
-        ((f"`{n}`", signature(things[n]), sentence(things[n])) for n in sorted(things)), ("kind", "parameters", "")
-    )
-    return f"\n## {title}\n\n{note}{table}"
+    plain = [name for name in sorted(things) if not isinstance(things[name], partial)]
+    variants: dict[Any, list[str]] = {}  # of one factory, which differ in a default
+    for name in things:
+        if isinstance(factory := things[name], partial):
+            variants.setdefault(factory.func, []).append(name)
+    items = [(f"`{name}`", signature(things[name]), sentence(things[name])) for name in plain]
+    for factory, names in variants.items():
+        choice = ", ".join(f"{name}: {json.dumps(things[name].keywords)[1:-1].replace(': ', ' = ')}" for name in names)
+        kinds = ", ".join(f"`{name}`" for name in names)
+        items.append((kinds, signature(things[names[0]]), f"{sentence(factory)} By default {choice}."))
+    return f"\n## {title}\n\n{note}{rows(sorted(items), ('kind', 'parameters', ''))}"
 
 
 def algorithms() -> str:
@@ -265,9 +283,10 @@ def reference() -> str:
         registry("Step sizes: `eta`", SCHEDULES, "A number, or one of these tables. t counts rounds.\n\n"),
         fields("`[network]`", Faults) + NETWORK_NOTE,
         fields("`[evaluation]`", Evaluation) + EVALUATION_NOTE,
+        "".join(f"| `{m.name}` | {', '.join(m.needs)} | {sentence(m.measure)} |\n" for m in METRICS.values()),
         fields("`[engine]`", EngineConfig),
         "\n## What a history records\n\n| column | |\n|---|---|\n",
-        "".join(f"| {name} | {text} |\n" for name, text in METRICS.items()),
+        "".join(f"| {name} | {text} |\n" for name, text in COLUMNS.items()),
     ]
     return "".join(parts)
 

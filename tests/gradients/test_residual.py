@@ -114,7 +114,7 @@ def test_a_large_mean_does_not_cancel() -> None:
     native, exact = problem(resnet(), dtype=torch.float32), problem(resnet(), "looped")
     x = scattered(exact)
     for f in (native, exact):
-        f._train.storage += 1000
+        f._train.storage.add_(1000)
     assert native.buffers is not None
     assert exact.buffers is not None
     native.grad(x.float(), native.sample(0, 1))

@@ -1,7 +1,7 @@
 """The models of the experiments; "package.module:factory" names any other `nn.Module`.
 
-A factory is given the shape of one input and the number of classes, and returns a module that maps a batch of
-inputs to class scores. None of them applies softmax: that is part of the loss.
+A factory is given the shape of one input and the number of outputs, and returns a module that maps a batch of
+inputs to that many numbers each. None of them applies softmax: that is part of the loss.
 """
 
 import math
@@ -71,10 +71,16 @@ def mlp(inputs: Shape, outputs: int, hidden: list[int] | tuple[int, ...] = (64,)
     return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 
+@MODELS.register("linear")
+def linear(inputs: Shape, outputs: int) -> nn.Module:
+    """One linear layer: linear or, by the loss, logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), outputs))
+
+
 @MODELS.register("softmax")
 def softmax(inputs: Shape, outputs: int) -> nn.Module:
     """Softmax (multinomial logistic) regression: one linear layer."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(inputs), outputs))
+    return linear(inputs, outputs)
 
 
 @MODELS.register("resnet18")
