@@ -27,7 +27,7 @@ from netfleet.topology.weights import WEIGHTS
 
 COLUMNS = {
     "round": "rounds done; 0 is the initial model",
-    "accuracy, loss": "of x̄ on the test data; accuracy only where answers are right or wrong; a synthetic problem's loss is f",
+    "accuracy, loss": "of x̄ on the test data; a task without right answers has no accuracy; a synthetic loss is f",
     "worker_accuracy_mean/min/max, worker_loss_…": "over the workers' own models xᵢ, on all test rows",
     "own_accuracy_mean/min/max, own_loss_…": "the same on each worker's own test rows, where workers have some",
     "auroc, worker_auroc_mean, own_auroc_mean, …": "likewise for each of `evaluation.metrics`; null if undefined",
