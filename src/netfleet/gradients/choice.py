@@ -2,12 +2,13 @@
 
 | path | for | how |
 |---|---|---|
-| native | on a CPU with a compiler, with a known loss¹: a chain of convolutions and linear layers, or a ResNet | C++ |
+| native | on a CPU with a compiler, a loss in `Head`: a chain of convolutions and linear layers, or a ResNet | C++ |
 | stacked | known layers without random numbers or running statistics; on a CPU only small linear ones | `vmap` |
 | looped | every `nn.Module` | one copy of the module per thread |
 | processes | as looped, with more than 8 threads, a model that another process can import | one copy per process |
 
-¹ Cross-entropy of classes, binary cross-entropy of logits, or mean squared error, with one target per output.
+The losses in `Head` (`paths.py`) are the cross-entropy of classes, and the binary cross-entropy of logits and the mean
+squared error with one target per output.
 
 The first that fits is taken (processes before looped). The rule looks at the model, the loss and the device, never at a
 clock, so a run takes the same path every time; `engine.gradients` in an experiment file names another. The paths agree
@@ -51,13 +52,10 @@ def native_model(
     `moving` are the names of its running statistics; `head` is None if device or loss do not allow that path. All
     `targets` (of training and of test rows, as they will be stored) must fit the model's outputs.
     """
-    found: Native = None
     if head is not None and wanted in ("auto", "native"):
         found = recognise(model, shape) or recognise_blocks(model, shape, moving)
-        if found is not None and not all(fits(head, own, _outputs(found), dtype) for own in targets):
-            found = None
-    if found is not None and _library(found, dtype) is not None:
-        return found
+        if found and _fit(found, head, targets, dtype) and _library(found, dtype) is not None:
+            return found
     if wanted == "native":
         raise ConfigError(
             'gradients = "native" needs the CPU, a C++ compiler, a loss that is the cross-entropy of classes, the '
@@ -68,8 +66,10 @@ def native_model(
     return None
 
 
-def _outputs(model: list[Layer] | Network) -> int:
-    return model.outputs if isinstance(model, Network) else model[-1].cout
+def _fit(model: list[Layer] | Network, head: Head, targets: Sequence[Tensor], dtype: torch.dtype) -> bool:
+    """Whether C++, which reads targets by their address, can compare these with the model's outputs."""
+    outputs = model.outputs if isinstance(model, Network) else model[-1].cout
+    return all(fits(head, part, outputs, dtype) for part in targets)
 
 
 def _library(model: list[Layer] | Network, dtype: torch.dtype) -> ctypes.CDLL | None:
@@ -83,6 +83,7 @@ def choose_path(inputs: PathInputs, model: Native, pool: ThreadPool, threads: in
         native = _library(model, inputs.train.dtype)
         assert native is not None
         assert inputs.head is not None
+        assert _fit(model, inputs.head, (inputs.train.labels, inputs.test.labels), inputs.train.dtype)
         if isinstance(model, Network):
             return Residual(native, model, inputs, pool, inputs.head)
         return Chain(native, model, inputs, pool, inputs.head)

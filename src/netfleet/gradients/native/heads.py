@@ -12,8 +12,8 @@ NUMBERS: dict[Head, int] = {"cross-entropy": 0, "bce": 1, "mse": 2}
 def fits(head: Head, targets: Tensor, outputs: int, dtype: torch.dtype) -> bool:
     """Whether `heads.h` can read the targets of a model with so many outputs, whose numbers are of this type."""
     if head == "cross-entropy":
-        low, high = torch.aminmax(targets)
-        return targets.dtype == torch.int64 and targets.dim() == 1 and bool(low >= 0) and bool(high < outputs)
+        classes = targets.dtype == torch.int64 and targets.dim() == 1
+        return classes and int(targets.min()) >= 0 and int(targets.max()) < outputs
     return targets.dtype == dtype and targets.dim() <= 2 and targets[:1].numel() == outputs
 
 
