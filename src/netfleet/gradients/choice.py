@@ -19,9 +19,10 @@ import ctypes
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from netfleet.compute.threads import ThreadPool
+from netfleet.data.tensors import Tensors
 from netfleet.errors import ConfigError
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.native.blocks import Network, recognise_blocks
@@ -44,17 +45,17 @@ def native_model(
     dtype: torch.dtype,
     moving: frozenset[str],
     head: Head | None,
-    targets: Sequence[Tensor],
+    targets: Sequence[Tensors],
     wanted: Gradients,
 ) -> Native:
     """The model as the native path reads it, if it takes that path.
 
     `moving` are the names of its running statistics; `head` is None if device or loss do not allow that path. All
-    `targets` (of training and of test rows, as they will be stored) must fit the model's outputs.
+    `targets`, of training and of test rows, must fit the model's outputs.
     """
     if head is not None and wanted in ("auto", "native"):
         found = recognise(model, shape) or recognise_blocks(model, shape, moving)
-        if found and _fit(found, head, targets, dtype) and _library(found, dtype) is not None:
+        if found and _fit(found, head, targets) and _library(found, dtype) is not None:
             return found
     if wanted == "native":
         raise ConfigError(
@@ -66,10 +67,9 @@ def native_model(
     return None
 
 
-def _fit(model: list[Layer] | Network, head: Head, targets: Sequence[Tensor], dtype: torch.dtype) -> bool:
-    """Whether C++, which reads targets by their address, can compare these with the model's outputs."""
+def _fit(model: list[Layer] | Network, head: Head, targets: Sequence[Tensors]) -> bool:
     outputs = model.outputs if isinstance(model, Network) else model[-1].cout
-    return all(fits(head, part, outputs, dtype) for part in targets)
+    return all(fits(head, part, outputs) for part in targets)
 
 
 def _library(model: list[Layer] | Network, dtype: torch.dtype) -> ctypes.CDLL | None:
@@ -83,7 +83,6 @@ def choose_path(inputs: PathInputs, model: Native, pool: ThreadPool, threads: in
         native = _library(model, inputs.train.dtype)
         assert native is not None
         assert inputs.head is not None
-        assert _fit(model, inputs.head, (inputs.train.labels, inputs.test.labels), inputs.train.dtype)
         if isinstance(model, Network):
             return Residual(native, model, inputs, pool, inputs.head)
         return Chain(native, model, inputs, pool, inputs.head)

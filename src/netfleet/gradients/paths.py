@@ -51,5 +51,5 @@ class GradientPath(Protocol):
     def scores(self, x: Tensor, chunks: Sequence[Sequence[Tensor]], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
         """Summed loss and right answers of each model on each of its chunks of test rows, both `[models, chunks]`.
 
-        With several labels per sample, each counts as a part of a right answer; with none, the answers are NaN.
+        Each of a sample's labels is a part of a right answer; without any, there is nothing right (0).
         """
