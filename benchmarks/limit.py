@@ -69,7 +69,7 @@ def _flops(f: ModuleProblem) -> float:
     shape = f.data.inputs
     if blocks := recognise_blocks(f.model, shape, f._probed.moving):
         found = [layer.kernel**2 * layer.cin * math.prod(layer.shape) for layer in blocks.layers]
-        found.append(blocks.classes * blocks.layers[-1].cout)
+        found.append(blocks.outputs * blocks.layers[-1].cout)
     else:
         chain = recognise(f.model, shape) or []
         areas = [layer.kernel_h * layer.kernel_w * layer.rows * layer.columns for layer in chain]

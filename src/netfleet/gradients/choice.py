@@ -2,10 +2,13 @@
 
 | path | for | how |
 |---|---|---|
-| native | on a CPU with a compiler, under cross-entropy: a chain of convolutions and linear layers, or a ResNet | C++ |
+| native | on a CPU with a compiler, a loss in `Head`: a chain of convolutions and linear layers, or a ResNet | C++ |
 | stacked | known layers without random numbers or running statistics; on a CPU only small linear ones | `vmap` |
 | looped | every `nn.Module` | one copy of the module per thread |
 | processes | as looped, with more than 8 threads, a model that another process can import | one copy per process |
+
+The losses in `Head` (`paths.py`) are the cross-entropy of classes, and the binary cross-entropy of logits and the mean
+squared error with one target per output.
 
 The first that fits is taken (processes before looped). The rule looks at the model, the loss and the device, never at a
 clock, so a run takes the same path every time; `engine.gradients` in an experiment file names another. The paths agree
@@ -13,19 +16,22 @@ up to rounding, looped and processes bit for bit.
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from netfleet.compute.threads import ThreadPool
+from netfleet.data.tensors import Tensors
 from netfleet.errors import ConfigError
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.native.blocks import Network, recognise_blocks
 from netfleet.gradients.native.build import library
 from netfleet.gradients.native.chain import Chain
+from netfleet.gradients.native.heads import fits
 from netfleet.gradients.native.layers import Layer, recognise
 from netfleet.gradients.native.residual import Residual
-from netfleet.gradients.paths import GradientPath, Gradients, PathInputs
+from netfleet.gradients.paths import GradientPath, Gradients, Head, PathInputs
 from netfleet.gradients.processes import MOST_THREADS, Processes, can_travel
 from netfleet.gradients.stacked import Stacked
 
@@ -34,24 +40,36 @@ LARGEST_STACKED = 1 << 19  # numbers in a parameter that is stacked on a CPU (ne
 
 
 def native_model(
-    model: nn.Module, shape: torch.Size, dtype: torch.dtype, moving: frozenset[str], possible: bool, wanted: Gradients
+    model: nn.Module,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    moving: frozenset[str],
+    head: Head | None,
+    targets: Sequence[Tensors],
+    wanted: Gradients,
 ) -> Native:
     """The model as the native path reads it, if it takes that path.
 
-    `moving` are the names of its running statistics; `possible` says whether device and loss allow that path.
+    `moving` are the names of its running statistics; `head` is None if device or loss do not allow that path. All
+    `targets`, of training and of test rows, must fit the model's outputs.
     """
-    found: Native = None
-    if possible and wanted in ("auto", "native"):
+    if head is not None and wanted in ("auto", "native"):
         found = recognise(model, shape) or recognise_blocks(model, shape, moving)
-    if found is not None and _library(found, dtype) is not None:
-        return found
+        if found and _fit(found, head, targets) and _library(found, dtype) is not None:
+            return found
     if wanted == "native":
         raise ConfigError(
-            'gradients = "native" needs the CPU, the cross-entropy loss, a C++ compiler, and a model that is a chain '
-            "of convolutions (with ReLU and max-pooling) and linear layers, or a residual network with batch or group "
-            'normalisation; use gradients = "auto"'
+            'gradients = "native" needs the CPU, a C++ compiler, a loss that is the cross-entropy of classes, the '
+            "binary cross-entropy of logits or the mean squared error, with a target for each of the model's outputs, "
+            "and a model that is a chain of convolutions (with ReLU and max-pooling) and linear layers, or a residual "
+            'network with batch or group normalisation; use gradients = "auto"'
         )
     return None
+
+
+def _fit(model: list[Layer] | Network, head: Head, targets: Sequence[Tensors]) -> bool:
+    outputs = model.outputs if isinstance(model, Network) else model[-1].cout
+    return all(fits(head, part, outputs) for part in targets)
 
 
 def _library(model: list[Layer] | Network, dtype: torch.dtype) -> ctypes.CDLL | None:
@@ -64,9 +82,10 @@ def choose_path(inputs: PathInputs, model: Native, pool: ThreadPool, threads: in
     if model is not None:
         native = _library(model, inputs.train.dtype)
         assert native is not None
+        assert inputs.head is not None
         if isinstance(model, Network):
-            return Residual(native, model, inputs, pool)
-        return Chain(native, model, inputs, pool)
+            return Residual(native, model, inputs, pool, inputs.head)
+        return Chain(native, model, inputs, pool, inputs.head)
     pure = not inputs.probed.random and not inputs.probed.moving
     if wanted == "stacked" and not (pure and can_stack(inputs.model)):
         raise ConfigError(

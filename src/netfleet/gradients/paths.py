@@ -9,7 +9,8 @@ from netfleet.gradients.replica import Loss, Probe, Right
 from netfleet.gradients.samples import DeviceSamples
 
 Gradients = Literal["auto", "native", "stacked", "looped", "processes"]
-Head = Literal["cross-entropy", "bce", "mse"]  # losses that the native path knows
+#: The losses that the native path has code for, as means over a sample's outputs; "bce" takes logits.
+Head = Literal["cross-entropy", "bce", "mse"]
 WeightedRows = tuple[Tensor, Tensor]  # rows of the training data and their weights in a sum
 
 
@@ -33,6 +34,7 @@ class PathInputs(NamedTuple):
     test: DeviceSamples
     seed: int
     workers: tuple[int, ...]  # that are hosted
+    head: Head | None  # what the loss is to the native path; None: nothing that it knows, or another device
 
 
 class GradientPath(Protocol):
@@ -47,4 +49,7 @@ class GradientPath(Protocol):
         """Of each group the weighted sum of losses `[groups]` and of gradients `[groups, d]` at one model `[d]`."""
 
     def scores(self, x: Tensor, chunks: Sequence[Sequence[Tensor]], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Summed loss and right answers of each model on each of its chunks of test rows, both `[models, chunks]`."""
+        """Summed loss and right answers of each model on each of its chunks of test rows, both `[models, chunks]`.
+
+        Each of a sample's labels is a part of a right answer; without any, there is nothing right (0).
+        """

@@ -90,9 +90,9 @@ class ModuleProblem(Problem):
         self._probed = probe(self.model, task.loss, *trial)
         self.task = guessed(task, self._probed.outputs, targets)
         plain = isinstance(data.train_x, Tensor) and data.train_x.is_floating_point()
-        possible = self.device.type == "cpu" and plain and self.task.head == "cross-entropy"
-        moved = self._probed.moving
-        self._native = native_model(self.model, torch.Size(data.inputs), dtype, moved, possible, gradients)
+        self._head = self.task.head if self.device.type == "cpu" and plain else None
+        shape, moved, both = torch.Size(data.inputs), self._probed.moving, (targets, test_targets)
+        self._native = native_model(self.model, shape, dtype, moved, self._head, both, gradients)
         last = wants_channels_last(self.model, self.device)
         if self._native is not None:
             last = not isinstance(self._native, Network) and self._native[0].kernel_h > 0
@@ -127,7 +127,7 @@ class ModuleProblem(Problem):
         one = self._probed.random or self.device.type != "cpu"
         self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _GROUPS)))
         task, samples = (self.task.loss, self.task.right, self._probed), (self._train, self._test)
-        inputs = PathInputs(self.model, *task, *samples, self.seed, self.workers)
+        inputs = PathInputs(self.model, *task, *samples, self.seed, self.workers, self._head)
         self._path = choose_path(inputs, self._native, self._pool, self._threads, self.gradients)
         self._inputs, self._outputs_path = inputs, self._path if isinstance(self._path, Looped) else None
         self._drawn = -1, 0, torch.empty(0)  # a round, its first drawn step, and `[steps, workers, batch]` rows

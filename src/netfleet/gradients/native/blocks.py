@@ -62,7 +62,7 @@ class Network:
 
     layers: tuple[Layer, ...]
     blocks: tuple[Block, ...]
-    classes: int
+    outputs: int
     weight: int  # of the linear layer
     bias: int  # -1 without
 

@@ -1,4 +1,4 @@
-// Losses and gradients of a chain of convolutions and linear layers under cross-entropy, for many models at once.
+// Losses and gradients of a chain of convolutions and linear layers, for many models at once.
 //
 // Images are stored [height][width][channel] with their zero border, so that the part of a kernel row that meets the
 // image is contiguous. Two facts make the backward pass cheap. Max-pooling (and ReLU) let through one pixel of a
@@ -8,7 +8,7 @@
 // Each task (one model on one list of rows) is computed by one thread in one order: results do not depend on the
 // number of threads. Threads draw tasks from a shared counter.
 
-#include "vectors.h"
+#include "heads.h"
 
 namespace {
 
@@ -39,12 +39,12 @@ struct Job {
     i64 d;
     const T* data;       // [samples][size]
     i64 size;
-    const i64* labels;   // [samples]
+    Head head;
     const i64* rows;     // the samples of all tasks, one task after the other
     const T* weights;    // of the samples in the loss, or null for 1 / (samples of the task)
     T* gradient;         // [tasks][d], or null if only values are wanted
     T* value;            // [tasks] the weighted sum of the losses
-    i64* correct;        // [tasks] how many samples are classified right
+    i64* correct;        // [tasks] how many answers are right
     std::atomic<i64>* next;
 };
 
@@ -307,7 +307,7 @@ void inner(i64 M, i64 columns, i64 K, Anywhere A, const T* B, i64 b, const T* bi
 constexpr int DEPTH = 32;
 
 struct Memory {
-    T* act[DEPTH + 1];     // [BLOCK][input of layer l], the last one the scores
+    T* act[DEPTH + 1];     // [BLOCK][input of layer l], the last one the outputs
     const T* rows[DEPTH][BLOCK];  // where each sample's input of a linear layer is
     T* grad[DEPTH + 1];    // the same for gradients
     uint8_t* place[DEPTH]; // [BLOCK][cells][channels] where a window's largest pixel was
@@ -490,24 +490,11 @@ struct Chain {
         if (n > 0) outer(count, l.cin, l.cout, dout, 1, l.cout, Even{x + l.weight, l.cin}, at.grad[n], l.cin, false);
     }
 
-    // Softmax and cross-entropy: adds to the value and leaves the gradient of the scores.
-    void loss(const i64* rows, const T* weights, T even, i64 count, T& value, i64& correct) {
-        const i64 classes = job.layers[job.depth - 1].cout;
+    APART void loss(const i64* rows, const T* weights, T even, i64 count, Result& result) {
+        const i64 width = job.layers[job.depth - 1].cout;
         for (i64 b = 0; b < count; b++) {
-            const T* s = at.act[job.depth] + b * classes;
-            T* d = at.grad[job.depth] + b * classes;
-            const i64 label = job.labels[rows[b]];
-            const T weight = weights ? weights[b] : even;
-            T top = s[0], total = 0;
-            for (i64 c = 1; c < classes; c++) top = s[c] > top ? s[c] : top;
-            for (i64 c = 0; c < classes; c++) total += d[c] = std::exp(s[c] - top);
-            value += weight * (std::log(total) - (s[label] - top));
-            const T scale = weight / total;
-            for (i64 c = 0; c < classes; c++) d[c] *= scale;
-            d[label] -= weight;
-            i64 first = 0;  // of the largest scores
-            while (first < classes && s[first] != top) first++;
-            correct += first == label;
+            const Outputs<1> outputs = {width, at.act[job.depth] + b * width, at.grad[job.depth] + b * width};
+            job.head.add(rows[b], outputs, weights ? weights[b] : even, result);
         }
     }
 
@@ -547,18 +534,17 @@ struct Chain {
         const i64 from = job.offset[i], to = job.offset[i + 1];
         T* gradient = job.gradient ? job.gradient + i * job.d : nullptr;
         const T even = T(1) / T(to - from);
-        T value = 0;
-        i64 correct = 0;
+        Result result;
         prepare(job.x + job.model[i] * job.d);
         for (i64 b = from; b < to; b += BLOCK) {
             const i64 count = least(BLOCK, to - b);
             forward(job.rows + b, count);
-            loss(job.rows + b, job.weights ? job.weights + b : nullptr, even, count, value, correct);
+            loss(job.rows + b, job.weights ? job.weights + b : nullptr, even, count, result);
             if (gradient) backward(count, gradient, b > from);
         }
         if (gradient) finish(gradient);
-        job.value[i] = value;
-        job.correct[i] = correct;
+        job.value[i] = result.value;
+        job.correct[i] = result.correct;
     }
 };
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool
+from netfleet.gradients.native.heads import NUMBERS, answers
 from netfleet.gradients.native.layers import Layer
-from netfleet.gradients.paths import PathInputs, Sample, WeightedRows
+from netfleet.gradients.paths import Head, PathInputs, Sample, WeightedRows
 from netfleet.gradients.samples import DeviceSamples
 
 ALIGNMENT = 64
@@ -20,7 +21,7 @@ ALIGNMENT = 64
 class _Job(ctypes.Structure):
     """`Job` of chain.cpp: the same fields in the same order, each a number or an address (0: none) of 64 bits."""
 
-    _numbers = "layers depth tasks model offset x d data size labels rows weights gradient value correct next"
+    _numbers = "layers depth tasks model offset x d data size loss targets rows weights gradient value correct next"
     _fields_ = tuple((name, ctypes.c_int64) for name in _numbers.split())
 
 
@@ -29,8 +30,11 @@ class Chain:
 
     name = "native"
 
-    def __init__(self, library: ctypes.CDLL, layers: list[Layer], inputs: PathInputs, pool: ThreadPool) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, layers: list[Layer], inputs: PathInputs, pool: ThreadPool, head: Head
+    ) -> None:
         self._train, self._test, self._pool = inputs.train, inputs.test, pool
+        self._loss, self._answers = NUMBERS[head], answers(head, layers[-1].cout)
         self._layers, self._arena = torch.tensor([astuple(layer) for layer in layers]), Arena()
         self._call = library.run
         size = library.scratch(self._layers.data_ptr(), len(layers))
@@ -59,7 +63,7 @@ class Chain:
         lengths = torch.tensor([len(chunk) for chunk in every])
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
         value, correct = self._run(self._test, x, model, offsets, torch.cat(every))
-        return (value.double() * lengths).view(shape), correct.double().view(shape)
+        return (value.double() * lengths).view(shape), (correct.double() / self._answers).view(shape)
 
     def _run(
         self,
@@ -75,7 +79,7 @@ class Chain:
         x, rows, tasks, counter = x.contiguous(), rows.contiguous(), model.numel(), ctypes.c_int64(0)
         value, correct = torch.empty(tasks, dtype=x.dtype), torch.empty(tasks, dtype=torch.int64)
         models = self._layers, len(self._layers), tasks, model, offsets, x, x.shape[-1]
-        samples = data.storage, data.size, data.labels, rows, weights
+        samples = data.storage, data.size, self._loss, data.labels, rows, weights
         fields = *models, *samples, gradient, value, correct, ctypes.addressof(counter)
         job = _Job(*(v.data_ptr() if isinstance(v, Tensor) else v or 0 for v in fields))
 

@@ -1,4 +1,4 @@
-// Losses and gradients of residual networks with batch or group normalisation under cross-entropy, for many models.
+// Losses and gradients of residual networks with batch or group normalisation, for many models at once.
 //
 // The network: a convolution, then blocks of two convolutions around which the input is added, then the mean over all
 // pixels and a linear layer. A normalisation follows every convolution.
@@ -13,6 +13,7 @@
 // number of threads. Threads draw tasks from a shared counter.
 
 #include "convolution.h"
+#include "heads.h"
 
 namespace {
 
@@ -41,7 +42,7 @@ struct Job {
     i64 depth;
     const Block* blocks;
     i64 count;           // of blocks
-    i64 classes, weight, bias;  // the linear layer; bias = -1: none
+    i64 outputs, weight, bias;  // of the linear layer; bias = -1: none
     i64 tasks;
     const i64* model;    // [tasks] which row of x and buffers
     const i64* offset;   // [tasks + 1] into rows and weights
@@ -51,12 +52,12 @@ struct Job {
     i64 b;
     i64 training;        // normalise with the statistics of the batch, and update those in the buffers
     const T* data;       // [samples][channels][height][width]
-    const i64* labels;   // [samples]
+    Head head;
     const i64* rows;     // the samples of all tasks, one task after the other
     const T* weights;    // of the samples in the loss, or null for 1 / (samples of the task)
     T* gradient;         // [tasks][d], or null if only values are wanted
     T* value;            // [tasks] the weighted sum of the losses
-    i64* correct;        // [tasks] how many samples are classified right
+    i64* correct;        // [tasks] how many answers are right
     i64 vectors;         // that the samples of one pass fill at most
     std::atomic<i64>* next;
 };
@@ -100,7 +101,7 @@ struct Memory {
     Vec *dy, *dx, *inner;  // [vectors][output]
     Vec *hidden, *dz;      // one image with a border
     Vec* scratch;          // of a convolution
-    Vec *mean, *dmean, *scores, *dscores;  // [vectors][channels], [vectors][classes]
+    Vec *mean, *dmean, *scores, *dscores;  // [vectors][channels], [vectors][outputs]
 
     Memory(const Job& job, Arena& arena) {
         i64 largest = 0, padded = 0, most = 0;
@@ -119,7 +120,7 @@ struct Memory {
         scratch = arena.take<Vec>(most);
         const i64 channels = layer[job.count ? job.blocks[job.count - 1].second : 0].conv.out.channels;
         for (Vec** v : {&mean, &dmean}) *v = arena.take<Vec>(job.vectors * channels);
-        for (Vec** v : {&scores, &dscores}) *v = arena.take<Vec>(job.vectors * job.classes);
+        for (Vec** v : {&scores, &dscores}) *v = arena.take<Vec>(job.vectors * job.outputs);
     }
 };
 
@@ -365,36 +366,26 @@ struct Network {
     void classify(i64 v) {
         const Shape s = shape(job.count);
         const Vec* y = output(job.count, v);
-        Vec *mean = at.mean + v * s.channels, *scores = at.scores + v * job.classes;
+        Vec *mean = at.mean + v * s.channels, *scores = at.scores + v * job.outputs;
         for (i64 c = 0; c < s.channels; c++) {
             Vec total = {};
             for (i64 h = 0; h < s.height; h++)
                 for (i64 w = 0; w < s.width; w++) total += y[c / Q * s.plane() + s.at(h, w) + c % Q];
             mean[c] = total / static_cast<T>(s.height * s.width);
         }
-        for (i64 j = 0; j < job.classes; j++) {
+        for (i64 j = 0; j < job.outputs; j++) {
             scores[j] = all(job.bias < 0 ? T(0) : x[job.bias + j]);
             for (i64 c = 0; c < s.channels; c++) scores[j] += mean[c] * x[job.weight + j * s.channels + c];
         }
     }
 
-    // Softmax and cross-entropy: adds to the value and leaves the gradient of the scores.
-    void loss(const i64* rows, const T* weights, T even, T& value, i64& correct) {
-        std::memset(at.dscores, 0, sizeof(Vec) * vectors * job.classes);
+    void loss(const i64* rows, const T* weights, T even, Result& result) {
+        std::memset(at.dscores, 0, sizeof(Vec) * vectors * job.outputs);
         for (i64 b = 0; b < samples; b++) {
-            const i64 lane = b % N, label = job.labels[rows[b]];
-            const Vec* s = at.scores + b / N * job.classes;
-            Vec* d = at.dscores + b / N * job.classes;
-            const T weight = weights ? weights[b] : even;
-            T top = s[0][lane], total = 0;
-            for (i64 j = 1; j < job.classes; j++) top = s[j][lane] > top ? s[j][lane] : top;
-            for (i64 j = 0; j < job.classes; j++) total += d[j][lane] = std::exp(s[j][lane] - top);
-            value += weight * (std::log(total) - (s[label][lane] - top));
-            for (i64 j = 0; j < job.classes; j++) d[j][lane] *= weight / total;
-            d[label][lane] -= weight;
-            i64 first = 0;  // of the largest scores
-            while (first < job.classes && s[first][lane] != top) first++;
-            correct += first == label;
+            const i64 first = b / N * job.outputs;
+            const T* s = reinterpret_cast<const T*>(at.scores + first) + b % N;
+            T* d = reinterpret_cast<T*>(at.dscores + first) + b % N;
+            job.head.add(rows[b], Outputs<N>{job.outputs, s, d}, weights ? weights[b] : even, result);
         }
     }
 
@@ -405,10 +396,10 @@ struct Network {
         const Shape s = shape(job.count);
         const i64 pixels = s.height * s.width;
         for (i64 v = 0; v < vectors; v++) {
-            const Vec *mean = at.mean + v * s.channels, *d = at.dscores + v * job.classes;
+            const Vec *mean = at.mean + v * s.channels, *d = at.dscores + v * job.outputs;
             Vec* dmean = at.dmean + v * s.channels;
             std::memset(dmean, 0, sizeof(Vec) * s.channels);
-            for (i64 j = 0; j < job.classes; j++) {
+            for (i64 j = 0; j < job.outputs; j++) {
                 if (job.bias >= 0) gradient[job.bias + j] += sum(d[j]);
                 for (i64 c = 0; c < s.channels; c++) {
                     gradient[job.weight + j * s.channels + c] += sum(d[j] * mean[c]);
@@ -527,8 +518,7 @@ struct Network {
     void task(i64 i) {
         const i64 from = job.offset[i], to = job.offset[i + 1];
         const T even = T(1) / T(to - from);
-        T value = 0;
-        i64 correct = 0;
+        Result result;
         x = job.x + job.model[i] * job.d;
         buffers = job.buffers ? job.buffers + job.model[i] * job.b : nullptr;
         gradient = job.gradient ? job.gradient + i * job.d : nullptr;
@@ -536,13 +526,13 @@ struct Network {
         for (i64 b = from; b < to; b += samples) {
             samples = least(job.vectors * N, to - b), vectors = (samples + N - 1) / N;
             forward(job.rows + b);
-            loss(job.rows + b, job.weights ? job.weights + b : nullptr, even, value, correct);
+            loss(job.rows + b, job.weights ? job.weights + b : nullptr, even, result);
             if (gradient) backward();
         }
         for (i64 n = 0; n < job.depth && gradient; n++)
             at.layer[n].conv.unpack(at.layer[n].dweights, gradient + job.layers[n].weight);
-        job.value[i] = value;
-        job.correct[i] = correct;
+        job.value[i] = result.value;
+        job.correct[i] = result.correct;
     }
 };
 

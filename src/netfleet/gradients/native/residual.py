@@ -11,7 +11,8 @@ from netfleet.compute.threads import ThreadPool
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.native.blocks import Network
 from netfleet.gradients.native.chain import ALIGNMENT, even
-from netfleet.gradients.paths import PathInputs, Sample, WeightedRows
+from netfleet.gradients.native.heads import NUMBERS, answers
+from netfleet.gradients.paths import Head, PathInputs, Sample, WeightedRows
 from netfleet.gradients.samples import DeviceSamples
 
 _LARGEST_KEPT = 1 << 28  # bytes of scratch memory per thread that are kept between calls
@@ -21,8 +22,8 @@ class _Job(ctypes.Structure):
     """`Job` of residual.cpp: the same fields in the same order, each a number or an address (0: none) of 64 bits."""
 
     _numbers = (
-        "layers depth blocks count classes weight bias tasks model offset x d buffers b training data labels rows "
-        "weights gradient value correct vectors next"
+        "layers depth blocks count outputs weight bias tasks model offset x d buffers b training data loss targets "
+        "rows weights gradient value correct vectors next"
     )
     _fields_ = tuple((name, ctypes.c_int64) for name in _numbers.split())
 
@@ -32,9 +33,12 @@ class Residual(Looped):
 
     name = "native"
 
-    def __init__(self, library: ctypes.CDLL, network: Network, inputs: PathInputs, pool: ThreadPool) -> None:
+    def __init__(
+        self, library: ctypes.CDLL, network: Network, inputs: PathInputs, pool: ThreadPool, head: Head
+    ) -> None:
         super().__init__(inputs, pool)
         self._library, self._network = library, network
+        self._loss, self._answers = NUMBERS[head], answers(head, network.outputs)
         self._layers = torch.tensor([astuple(layer) for layer in network.layers])
         self._blocks = torch.tensor([astuple(block) for block in network.blocks])
         self._scratch = [torch.empty(0, dtype=torch.uint8) for _ in range(pool.threads)]
@@ -65,7 +69,7 @@ class Residual(Looped):
         shape, every = (len(x), len(chunks[0])), [chunk for own in chunks for chunk in own]
         model, offsets = torch.arange(shape[0]).repeat_interleave(shape[1]), _ends(every)
         value, correct = self._run(self._test, x, model, offsets, torch.cat(every), buffers=buffers, training=False)
-        return (value.double() * offsets.diff()).view(shape), correct.double().view(shape)
+        return (value.double() * offsets.diff()).view(shape), (correct.double() / self._answers).view(shape)
 
     def _run(
         self,
@@ -88,7 +92,7 @@ class Residual(Looped):
         kept = None if buffers is None else buffers.contiguous()
         network = self._layers, len(self._layers), self._blocks, len(self._blocks), *astuple(self._network)[2:]
         models = tasks, model, offsets, x, x.shape[-1], kept, 0 if kept is None else kept.shape[-1], int(training)
-        samples = data.storage, data.labels, rows, weights
+        samples = data.storage, self._loss, data.labels, rows, weights
         fields = *network, *models, *samples, gradient, value, correct, vectors, ctypes.addressof(counter)
         job = _Job(*(v.data_ptr() if isinstance(v, Tensor) else v or 0 for v in fields))
         size = self._library.scratch(ctypes.byref(job))
