@@ -113,7 +113,11 @@ def split(spec: object, what: str) -> tuple[str, dict[str, object]]:
 
 def parameters(factory: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """The keyword parameters of a factory, with annotations as types."""
-    signature = inspect.signature(factory)
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:
+        advice = "write a function around it that names them"
+        raise ConfigError(f"{path_of(factory)} does not say which parameters it takes; {advice}") from None
     fields_are_parameters = dataclasses.is_dataclass(factory) or not inspect.isclass(factory)
     target = factory if fields_are_parameters else factory.__init__
     try:
@@ -175,6 +179,8 @@ def describe(hint: Any) -> str:
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(a) for a in args)
     words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    if origin in (Mapping, Callable):
+        return "a table" if origin is Mapping else "a function"
     if origin is not None:
         return f"a list of {describe(args[0])}" if args else "a list"
     return words.get(hint, getattr(hint, "__name__", str(hint)).lower())

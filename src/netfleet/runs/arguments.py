@@ -33,6 +33,7 @@ from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.topology import Topology, make_topology
 
 T = TypeVar("T")
+OFFERED = ("workers", "seed", "dtype", "device", "threads", "gradients")  # to a function that makes a problem
 WORKERS = 20  # where nothing says how many
 Method = Algorithm | Spec
 Methods = Method | Iterable[Method]
@@ -143,6 +144,8 @@ def _topology(parts: Parts) -> tuple[Table, Topology | Mapping[str, Any] | None]
         expected = 'expected a Topology, a networkx graph, a name such as "ring", or a table with a kind'
         raise ConfigError(f"topology: {expected}, got {shown(given)}; build one with nf.make_topology")
     table = {"kind": given} if isinstance(given, str) else {"kind": "erdos-renyi", **given}
+    if not isinstance(table.get("weights"), str | Mapping | None):
+        table["weights"] = {"kind": "matrix", "values": table["weights"]}
     default = parts.problem.m if isinstance(parts.problem, Problem) else WORKERS
     table = resolve_topology(_counted(table, workers, default))
     return plain(table), None if is_plain(table) else table
@@ -165,9 +168,13 @@ def _problem(given: ProblemPart) -> tuple[Table, Problem | ProblemFactory | Mapp
     if isinstance(given, str | Mapping):
         table = resolve_problem({"kind": given} if isinstance(given, str) else {"kind": "classification", **given})
         return plain(table), None if is_plain(table) else table
-    if not callable(given):
+    if not callable(given) or not hasattr(given, "__qualname__"):  # a module can be called, but makes no problem
         expected = 'expected a Problem, a name such as "quadratics", a table, or a function of the seed that makes one'
         raise ConfigError(f"problem: {expected}, got {shown(given)}; build one with nf.ModuleProblem")
+    missing = [n for n, p in parameters(given).items() if p.default is p.empty and n not in OFFERED]
+    if missing:
+        offered = ", ".join(OFFERED)
+        raise ConfigError(f"problem: {path_of(given)} needs {', '.join(missing)}, and can be given only {offered}")
     if is_importable(given):
         return resolve_problem({"kind": path_of(given)}), None
     return {"kind": path_of(given)}, given

@@ -41,7 +41,9 @@ def _places(folder: Path) -> list[Path]:
     found = [place for place in found if (place / HISTORY_FILE).exists() and not place.name.startswith(".")]
     if not found:
         cause = f"{folder} is not a folder" if not folder.is_dir() else f"no runs in {folder}"
-        advice = f"give a folder that `netfleet run`, `tune` or `sweep` wrote ({CONFIG_FILE}, {HISTORY_FILE})"
+        advice = (
+            f"give a folder that `netfleet run`, `tune` or `sweep` wrote, or nf.run ({CONFIG_FILE}, {HISTORY_FILE})"
+        )
         raise ConfigError(f"{cause}; {advice}")
     return found
 

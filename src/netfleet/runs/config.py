@@ -16,6 +16,7 @@ they do not change the results, except for rounding.
 import hashlib
 import html
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,7 @@ from typing import Any, Literal, TypeVar
 import tomli_w
 
 from netfleet.errors import ConfigError
-from netfleet.registry import Registry, check_fields, check_type, parameters, split, suggestion
+from netfleet.registry import Registry, check_fields, check_type, parameters, shown, split, suggestion
 from netfleet.runs.overrides import parse_overrides
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS, varies
@@ -81,9 +82,6 @@ class Evaluation:
         return self.full_every == 0 or t % self.full_every == 0 or t == rounds
 
 
-_RENAMED = {"peers": "threads"}  # engine kinds of earlier versions
-
-
 @dataclass(frozen=True)
 class EngineConfig:
     """Where and how the run is computed; only `dtype` changes the numbers beyond rounding."""
@@ -95,7 +93,8 @@ class EngineConfig:
     gradients: Literal["auto", "native", "stacked", "looped", "processes"] = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", _RENAMED.get(self.kind, self.kind))
+        if self.kind == "peers":  # type: ignore[comparison-overlap]  # of earlier versions
+            object.__setattr__(self, "kind", "threads")
         check_fields(self, "engine")
         _at_least("engine.threads", self.threads, 0)
 
@@ -202,6 +201,10 @@ def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 
 def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Table:
     """An experiment file with its overrides as a table, not yet checked."""
+    if not (path is None or isinstance(path, str | os.PathLike)):
+        raise ConfigError(f'an experiment file must be a path, got {shown(path)}; give a text such as "ring.toml"')
+    if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
+        raise ConfigError(f'overrides must be a list of texts, got {shown(overrides)}; for example ["rounds=50"]')
     return parse_overrides(overrides, read_toml(path))
 
 
@@ -255,8 +258,8 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
 def make_engine_config(table: Mapping[str, Any], where: str) -> EngineConfig:
     """An [engine] table; it may have what earlier versions wrote: kind = "peers", and backend = "auto"."""
     known = {key: value for key, value in table.items() if (key, value) != ("backend", "auto")}
-    if known.get("kind") in _RENAMED:
-        known["kind"] = _RENAMED[known["kind"]]
+    if known.get("kind") == "peers":
+        known["kind"] = "threads"
     return make(EngineConfig, known, where)
 
 
@@ -316,9 +319,10 @@ def read_toml(path: str | Path | None) -> Table:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}; correct the file there") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {str(path)!r}: {error}") from None
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ConfigError(f"cannot read {str(path)!r}: {reason}; check the path, and that it is a text file") from None
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -21,8 +21,9 @@ from netfleet.registry import is_importable, path_of
 from netfleet.runs.config import Table
 from netfleet.topology.topology import Topology
 
-#: Attributes of a problem that do not change its results, that training changes, or that have keys of their own.
-_LEFT_OUT = ("active", "buffers", "device", "gradients", "threads", "m", "workers", "d", "seed")
+#: Attributes of a problem that do not change its results, follow from others, change in training, or have own keys.
+_LEFT_OUT = {"device", "gradients", "threads", "optimum", "smoothness", "variance", "active", "buffers"}
+_LEFT_OUT |= {"m", "workers", "d", "seed"}
 _ROUNDS = 16  # of a topology that never repeats
 
 
