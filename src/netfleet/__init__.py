@@ -5,28 +5,28 @@
     >>> history.last["round"]
     20
 
-`netfleet.algorithms` has the class of every method. Names are loaded when they are first used, so `import netfleet`
-(and the command line's --help) need no torch.
+`simulate` trains once, `run` compares several methods over several seeds, and `load_runs` reads saved runs into a data
+frame. `nf.algorithms` has the class of every method: `nf.algorithms.KGT(K=5, eta=0.1)`. Names are loaded when they are
+first used, so `import netfleet` (and the command line's --help) need no torch.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from netfleet.algorithms import ALGORITHMS, DSGD, GTSGD, LDSGD, Algorithm, Mix, NetFleet
+    from netfleet import algorithms
+    from netfleet.algorithms import ALGORITHMS, Algorithm, Mix, NetFleet
     from netfleet.data import Dataset, load_dataset, make_partition
     from netfleet.errors import ConfigError, DataError, DivergedError, NetfleetError, TopologyError
     from netfleet.problems import ModuleProblem, Problem
+    from netfleet.runs.api import load_runs, run, simulate
     from netfleet.runs.config import EngineConfig, Evaluation, Experiment, load_experiment
     from netfleet.runs.history import History
-    from netfleet.runs.run import run_experiment, simulate
+    from netfleet.runs.results import Results
     from netfleet.topology.topology import Topology, make_topology
 
 __all__ = [
     "ALGORITHMS",
-    "DSGD",
-    "GTSGD",
-    "LDSGD",
     "Algorithm",
     "ConfigError",
     "DataError",
@@ -41,19 +41,25 @@ __all__ = [
     "NetFleet",
     "NetfleetError",
     "Problem",
+    "Results",
     "Topology",
     "TopologyError",
+    "algorithms",
     "load_dataset",
     "load_experiment",
+    "load_runs",
     "make_partition",
     "make_topology",
-    "run_experiment",
+    "run",
     "simulate",
 ]
-_MODULES = ("errors", "topology.topology", "algorithms", "data", "problems", "runs.history", "runs.config", "runs.run")
+_MODULES = ["errors", "topology.topology", "algorithms", "data", "problems"]
+_MODULES += ["runs.history", "runs.config", "runs.results", "runs.api"]
 
 
 def __getattr__(name: str) -> object:
+    if name == "algorithms":
+        return importlib.import_module("netfleet.algorithms")
     if name in __all__:
         for module in (importlib.import_module(f"netfleet.{module}") for module in _MODULES):
             if hasattr(module, name):

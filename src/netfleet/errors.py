@@ -3,6 +3,14 @@
 Each message says what came, what was expected and what to do; the command line prints it without a traceback.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from netfleet.runs.history import History
+
 
 class NetfleetError(Exception):
     """Base class: `except NetfleetError` catches whatever netfleet raises on purpose."""
@@ -44,4 +52,28 @@ class EngineError(NetfleetError):
 
 
 class DivergedError(NetfleetError, ArithmeticError):
-    """A run with a value that is not finite, or that has blown up by the end; what it had reached before is kept."""
+    """A run with a value that is not finite, or that has blown up by the end; what it had reached before is kept.
+
+    From `simulate` it has the run's `history`: the records up to then, and as `history.final` the last good state.
+    """
+
+    def __init__(self, message: str, history: History | None = None) -> None:
+        super().__init__(message)
+        self.history = history
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, or a notebook's stop button, during a run; it has what was made until then.
+
+    `histories` are those of the runs that were begun, and `history` is the last of them: its records, and as
+    `history.final` the state after the last whole round. Like every KeyboardInterrupt it ends a script and passes
+    `except Exception`, so nothing goes on as if the run were complete.
+    """
+
+    def __init__(self, histories: Sequence[History]) -> None:
+        self.histories, self.history = list(histories), histories[-1]
+        done = self.history.rounds if self.history.final is None else self.history.final.t
+        words = f"{self.history.label}, seed {self.history.seed}, was stopped after round {done}"
+        kept = "this exception's .history has its records (in a notebook: sys.last_value.history)"
+        saved = "" if self.history.folder is None else ", and the same call with resume=True completes it"
+        super().__init__(f"{words}; {kept}{saved}")

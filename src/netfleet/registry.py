@@ -47,6 +47,10 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._factories)
 
+    def name_of(self, factory: object) -> str | None:
+        """The name of a registered factory; None if it has none."""
+        return next((name for name, known in self._factories.items() if known is factory), None)
+
     def names(self, name: str) -> list[str]:
         """A factory's name and its aliases."""
         return [name, *(alias for alias, known in self.aliases.items() if known == name)]
@@ -100,17 +104,21 @@ def split(spec: object, what: str) -> tuple[str, dict[str, object]]:
     if isinstance(spec, str):
         return spec, {}
     if not isinstance(spec, Mapping):
-        raise ConfigError(f'{what}: expected a name or a table with a kind, got {spec!r}; write {what} = "…"')
+        raise ConfigError(f'{what}: expected a name or a table with a kind, got {shown(spec)}; write {what} = "…"')
     params = dict(spec)
     kind = params.pop("kind", None)
     if not isinstance(kind, str):
-        raise ConfigError(f'{what}: the table has no kind; add kind = "…" to {dict(spec)!r}')
+        raise ConfigError(f'{what}: the table has no kind; add kind = "…" to {shown(dict(spec))}')
     return kind, params
 
 
 def parameters(factory: Callable[..., object]) -> dict[str, inspect.Parameter]:
     """The keyword parameters of a factory, with annotations as types."""
-    signature = inspect.signature(factory)
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:
+        advice = "write a function around it that names them"
+        raise ConfigError(f"{path_of(factory)} does not say which parameters it takes; {advice}") from None
     factory = factory.func if isinstance(factory, functools.partial) else factory
     fields_are_parameters = dataclasses.is_dataclass(factory) or not inspect.isclass(factory)
     target = factory if fields_are_parameters else factory.__init__
@@ -125,16 +133,28 @@ def parameters(factory: Callable[..., object]) -> dict[str, inspect.Parameter]:
     }
 
 
-def suggestion(word: str, known: Iterator[str] | typing.Iterable[str]) -> str:
+def suggestion(word: object, known: Iterator[str] | typing.Iterable[str]) -> str:
     """` (did you mean 'x'?)` where a known word is near, else nothing."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+    near = difflib.get_close_matches(str(word), list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def check_fields(settings: object, where: str) -> None:
+    """Raise unless every field of a dataclass fits its annotation."""
+    for name, hint in parameters(type(settings)).items():
+        check_type(getattr(settings, name), hint.annotation, f"{where}.{name}")
 
 
 def check_type(value: object, hint: Any, where: str) -> None:
     """Raise unless a value read from TOML fits the annotation; the factory checks what TOML cannot express."""
     if not fits(value, hint):
-        raise ConfigError(f"{where} must be {describe(hint)}, got {value!r}")
+        raise ConfigError(f"{where} must be {describe(hint)}, got {shown(value)}")
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: on one line, and short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}…"
 
 
 def fits(value: object, hint: Any) -> bool:
@@ -161,6 +181,8 @@ def describe(hint: Any) -> str:
     if origin is typing.Literal:
         return "one of " + ", ".join(repr(a) for a in args)
     words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    if origin in (Mapping, Callable):
+        return "a table" if origin is Mapping else "a function"
     if origin is not None:
         return f"a list of {describe(args[0])}" if args else "a list"
     return words.get(hint, getattr(hint, "__name__", str(hint)).lower())
@@ -186,6 +208,18 @@ def load_object(path: str, what: str) -> Any:
     if not callable(found):
         raise ConfigError(f"{what} {path!r} is {type(found).__name__}, expected a class or a function")
     return found
+
+
+def path_of(thing: object) -> str:
+    """`package.module:name` of a function, a class or an object's class."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def is_importable(thing: object) -> bool:
+    """Whether another process finds a function or a class by its path: it is in a module, and not in the main one."""
+    module, _, name = path_of(thing).partition(":")
+    return module != "__main__" and getattr(sys.modules.get(module), name, None) is thing
 
 
 def make_importable(file: str | None) -> None:

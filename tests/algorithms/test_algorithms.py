@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netfleet import DSGD, GTSGD, LDSGD, NetFleet, Problem, make_topology
+from netfleet import Problem, make_topology
+from netfleet.algorithms import DSGD, GTSGD, LDSGD, NetFleet
 from netfleet.problems.synthetic import Logistic, Quadratics
 from support.oracle import algorithm_1
 from support.problems import digits_problem, matrix_mix, rollout

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netfleet import ConfigError, Evaluation, Problem, make_topology, run_experiment, simulate
+from netfleet import ConfigError, Evaluation, Problem, make_topology, simulate
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.build import make_algorithm
 from netfleet.algorithms.compression import CODECS, Compressed, Packed, pack
@@ -24,6 +24,7 @@ from netfleet.runs import checkpoint
 from netfleet.runs.build import build_setting, network_for
 from netfleet.runs.config import experiment
 from netfleet.runs.metrics import tracking_error
+from netfleet.runs.run import run_experiment
 from support.problems import Memory, matrix_mix, rollout
 
 ALL = [

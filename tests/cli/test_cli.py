@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 import netfleet
-from netfleet import History, load_experiment, run_experiment
+from netfleet import History, load_experiment
 from netfleet.algorithms import ALGORITHMS
 from netfleet.cli import GROUPS, main
+from netfleet.runs.run import run_experiment
 from support.conformance import check_engines_agree, check_lone_runs
 
 ROOT = Path(__file__).parents[2]

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from netfleet import History, load_experiment, make_topology, run_experiment
+from netfleet import History, load_experiment, make_topology
 from netfleet.cli import main
 from netfleet.engines import Job, make_engine
 from netfleet.engines.collective import SingleHost
 from netfleet.engines.distributed import host_on
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs import checkpoint
+from netfleet.runs.run import run_experiment
 from support.cluster_ranks import AT, ROUNDS, cases, optimizers, scheduled
 from support.problems import Memory
 from support.torchrun import EXPERIMENT, finish, free_port, start

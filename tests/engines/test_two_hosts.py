@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from benchmarks.cluster import launch
-from netfleet import History, load_experiment, run_experiment
+from netfleet import History, load_experiment
+from netfleet.runs.run import run_experiment
 from support.torchrun import EXPERIMENT, free_port
 
 pytestmark = pytest.mark.slow

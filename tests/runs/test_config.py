@@ -11,12 +11,12 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netfleet import ConfigError, DataError, NetfleetError, TopologyError, load_experiment, run_experiment
+from netfleet import ConfigError, DataError, NetfleetError, TopologyError, load_experiment
 from netfleet.algorithms.build import make_algorithm
 from netfleet.cli import main
 from netfleet.runs.config import experiment
 from netfleet.runs.overrides import parse_overrides, split_values
-from netfleet.runs.run import without_none
+from netfleet.runs.run import run_experiment, without_none
 from netfleet.topology.graphs import GRAPHS
 
 BASE: dict[str, Any] = {

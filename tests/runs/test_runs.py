@@ -372,7 +372,7 @@ def test_a_history_turns_into_a_dataframe_and_a_picture(tmp_path: Path) -> None:
     history = simulate("dsgd", problem="quadratics", workers=3, topology="ring", rounds=4)
     frame = history.to_dataframe()
     assert frame["round"].tolist() == [0, 4]
-    assert set(frame["algorithm"]) == {"DSGD"}
+    assert set(frame["label"]) == {"DSGD"}
     history.plot(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 

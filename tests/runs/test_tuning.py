@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from netfleet import ConfigError, load_experiment, run_experiment
+from netfleet import ConfigError, load_experiment
 from netfleet.cli import main
 from netfleet.report.tuning import draw_tuning, edge_notes, show_score
 from netfleet.runs.build import build_setting
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
 from netfleet.runs.progress import Quiet
+from netfleet.runs.run import run_experiment
 from netfleet.runs.tuning import Outcome, Trial, at_the_edge, best, rounds_to, score, stages, starts, trials, tune
 
 
@@ -215,7 +216,8 @@ def test_halving_does_not_change_what_a_run_records(tmp_path: Path) -> None:
 def test_the_setting_of_a_seed_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
     monkeypatch.setattr(
-        "netfleet.runs.build.build_setting", lambda e, seed: made.append(seed) or build_setting(e, seed)
+        "netfleet.runs.build.build_setting",
+        lambda e, seed, **given: made.append(seed) or build_setting(e, seed, **given),
     )
     tune(quadratics(seeds=[0, 1, 2], rounds=2), {"eta": [0.01, 0.05]})
     assert sorted(made) == [0, 1, 2]

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from netfleet import ConfigError, EngineConfig, make_topology, run_experiment, simulate
+from netfleet import ConfigError, EngineConfig, make_topology, simulate
 from netfleet.algorithms.build import make_algorithm, resolve_algorithm
 from netfleet.engines import Job, make_engine
 from netfleet.engines.delayed import DelayedMixing
@@ -21,6 +21,7 @@ from netfleet.runs import checkpoint
 from netfleet.runs.build import build_setting, network_for
 from netfleet.runs.config import experiment
 from netfleet.runs.metrics import tracking_error
+from netfleet.runs.run import run_experiment
 from netfleet.topology.faults import Faults, Unreliable
 from support.problems import Memory, digits_problem
 

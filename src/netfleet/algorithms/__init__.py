@@ -30,3 +30,7 @@ __all__ = ["ALGORITHMS", "Algorithm", "Mix", "State"]
 __all__ += ["D2", "DMSGD", "DSGD", "DSGT", "GTSGD", "KGT", "DFedAvgM", "DFedSAM", "FedAvg", "GeneralizedFedAvg"]
 __all__ += ["LDSGD", "LED", "LUGT", "PDSGDM", "MomentumTracking", "NetFleet", "ParallelSGD", "PeriodicalGT"]
 __all__ += ["SCAFFOLD", "SPIDER", "SVRG", "VRLSGD", "ProxSkip", "QGDSGDm", "Scaffnew"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

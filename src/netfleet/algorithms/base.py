@@ -91,20 +91,36 @@ Period = Annotated[int, _check_period]
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):
-    """Base of the hyper-parameter dataclasses: holds and checks the step size η, and K where there is one."""
+    """Base of all methods: a frozen dataclass whose fields are the hyper-parameters, with a `State` and a `round`.
+
+    The base has the step size `eta`; a field `K` is the number of local steps per round. `examples/my_algorithm.py` is
+    a whole method. Rounds are t = 0, 1, … The first step of a round is k = 1: its mini-batch is `f.sample(t, 1)`, that
+    of the next step `f.sample(t, 2)`, up to K. A gradient that `init` computes takes `f.sample(0, 0)`. The same (t, k)
+    gives the same mini-batch in every engine and after a resume.
+
+    What a method of your own sets, besides `title`, its name in tables and figures:
+
+    - `server = True` if a server averages the models. `mix` is then the exact average over the workers that take part
+      in the round (a field `participation` is their share), whatever the topology. Otherwise `mix` is W.
+    - `divides_by_eta = True` if a formula divides by the step size. A schedule that reaches 0 is then refused.
+    - `sums_differences = True` if a correction adds up x − W x over the rounds, as in D² and LED. A network or codec
+      on which such a sum grows without bound is then refused.
+    - `least_eigenvalue` if it diverges for weights W with an eigenvalue below this number. Such weights are refused.
+    - `conserves` if Σᵢ over the workers of a field of the State must stay what it is, as with gradient tracking. Only
+      sites that lose a neighbour need it: they take back what came from it, and must know which argument of `mix`
+      feeds the field. `Conserved("y", 1)` says that `y` is fed by the second argument, as in `x, y = mix(x, y)`.
+      `flow(t)` is the factor: override it if the field receives W y − y times something else than 1. Without
+      `conserves`, a method that has `y` or `c` runs at sites whose neighbours always come back (patience = 0).
+    - `assumes` and `citation` are texts for the tables of methods.
+    """
 
     eta: StepSize = 0.01
 
     State: ClassVar[type[NamedTuple]]
-    #: Whether it needs a server: `mix` is then the exact average over those that take part, whatever the topology.
     server: ClassVar[bool] = False
-    #: Whether it divides by the step size, which must then never be 0.
     divides_by_eta: ClassVar[bool] = False
-    #: Whether its correction is a sum of x − W x over the rounds, into which entries that are not sent feed back.
     sums_differences: ClassVar[bool] = False
-    #: W must have no eigenvalue below this.
     least_eigenvalue: ClassVar[float] = -1.0
-    #: What must stay conserved when a neighbour is lost; None: nothing.
     conserves: ClassVar[Conserved | None] = None
     title: ClassVar[str] = ""
     #: What its paper's convergence theorem asks of the difference between the workers' data.
@@ -158,7 +174,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def round(self, f: Problem, mix: Mix, t: int, s: Any) -> AnyState:
-        """The state after round t."""
+        """The state after round t from the state `s` before it; the first of its steps is k = 1."""
 
 
 def short_citation(bibtex: str) -> str:

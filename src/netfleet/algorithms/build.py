@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from netfleet.algorithms.base import ALGORITHMS, Algorithm
-from netfleet.algorithms.compression.codecs import CODECS
+from netfleet.algorithms.compression.codecs import CODECS, Codec
 from netfleet.algorithms.compression.compressed import Compressed
-from netfleet.algorithms.schedules import resolve
-from netfleet.registry import Spec, check_type, parameters, split
+from netfleet.algorithms.schedules import as_schedule, as_table, resolve
+from netfleet.registry import Registry, Spec, check_type, parameters, path_of, split
 
 
 def make_algorithm(spec: Spec) -> Algorithm:
@@ -30,6 +30,22 @@ def resolve_algorithm(spec: Spec) -> dict[str, Any]:
         codec, settings = _divided(compress)
         resolved["compress"] = CODECS.resolve(codec) | settings
     return resolved
+
+
+def algorithm_table(method: Algorithm) -> dict[str, Any]:
+    """The specification of a method, every parameter written out: what `make_algorithm` takes.
+
+    Where a parameter cannot be written (a step size that is a function), it is the parameter itself.
+    """
+    if isinstance(method, Compressed):
+        settings = {"gamma": method.gamma, "memory": method.memory}
+        return algorithm_table(method.method) | {"compress": _table(method.codec, CODECS) | settings}
+    return _table(method, ALGORITHMS) | {"eta": as_table(as_schedule(method.eta))}
+
+
+def _table(made: Algorithm | Codec, registry: Registry[Any]) -> dict[str, Any]:
+    values = {name: getattr(made, name) for name in parameters(type(made))}
+    return {"kind": registry.name_of(type(made)) or path_of(type(made)), **values}
 
 
 def algorithm_label(table: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ In an experiment file a step size is a number, or a table such as `{kind = "halv
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from netfleet.errors import ConfigError
@@ -32,6 +32,21 @@ def resolve(eta: object) -> object:
     if not isinstance(eta, Mapping):
         return eta
     return {key: resolve(value) for key, value in SCHEDULES.resolve(eta).items()}
+
+
+def as_table(schedule: Schedule) -> StepSize:
+    """A schedule as an experiment file has it: a number or a table; a function of the user's own stays as it is.
+
+    >>> as_table(Constant(0.1)), as_table(WarmUp(5, 0.1))
+    (0.1, {'kind': 'warm-up', 'rounds': 5, 'then': 0.1})
+    """
+    if isinstance(schedule, Constant):
+        return schedule.start
+    kind = SCHEDULES.name_of(type(schedule))
+    if kind is None or not is_dataclass(schedule):
+        return schedule
+    values = {field.name: getattr(schedule, field.name) for field in fields(schedule)}
+    return {"kind": kind, **{name: as_table(value) if callable(value) else value for name, value in values.items()}}
 
 
 def _positive(**values: float) -> None:

@@ -25,7 +25,8 @@ from netfleet.cli import (
     up,
 )
 from netfleet.cli.output import outliving_readers
-from netfleet.cli.shared import interrupted, speaks
+from netfleet.cli.shared import interrupted
+from netfleet.environment import speaks
 from netfleet.errors import NetfleetError
 
 #: A module's name is its command, its docstring the command's help; `add` adds the options and `run` runs it.

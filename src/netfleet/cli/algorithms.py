@@ -39,4 +39,5 @@ def run(options: argparse.Namespace) -> int:
         )
     Console().print(table)
     print("netfleet algorithms NAME shows the equations and the BibTeX of a method; --bibtex prints the BibTeX of all.")
+    print("A method of your own is one class: `python -m pydoc netfleet.algorithms.base.Algorithm` says what it sets.")
     return 0

@@ -6,7 +6,8 @@ import shlex
 import sys
 from pathlib import Path
 
-from netfleet.cli.shared import add_device, add_experiment, interrupted, output_folder, resumable, say_wrote, speaks
+from netfleet.cli.shared import add_device, add_experiment, interrupted, output_folder, resumable, say_wrote
+from netfleet.environment import speaks
 from netfleet.errors import ConfigError
 from netfleet.registry import make_importable
 

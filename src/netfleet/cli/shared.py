@@ -100,11 +100,6 @@ def interrupted(next_step: str = "") -> int:
     return 130
 
 
-def speaks() -> bool:
-    """Whether this process prints: rank 0 does so for all ranks of a job."""
-    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
-
-
 def use_checkout(folder: str) -> None:
     """Make a folder of the repository's checkout importable: benchmarks and reproduction are not in the wheel."""
     places = [Path.cwd(), Path(__file__).resolve().parents[3]]

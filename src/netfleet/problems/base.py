@@ -74,6 +74,9 @@ class Problem(ABC):
     #: How much each of the m workers counts, `[m]`; they sum to 1. None: all alike.
     shares: Tensor | None = None
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.m} workers, {self.d} parameters>"
+
     @property
     def sizes(self) -> Sequence[int]:
         """Training rows of each of the m workers."""

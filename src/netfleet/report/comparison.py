@@ -1,12 +1,14 @@
 """Methods compared over seeds: means, paired differences to a reference with intervals, and rounds to a target."""
 
+import html
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from netfleet.errors import ConfigError
 from netfleet.registry import suggestion
-from netfleet.report.export import Sheet
+from netfleet.report.export import Sheet, as_html, as_text, print_sheet
 from netfleet.report.intervals import LEVEL, Interval, interval
 from netfleet.report.table import Row, Stat, difference, ranked_by, row_of, show_gap, show_number, show_points
 from netfleet.runs.compare import differ_beyond_algorithm
@@ -41,6 +43,16 @@ class Comparison(NamedTuple):
     target: float | None
     entries: tuple[Entry, ...]
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        plain = partial(print_sheet, sheet(self), bold=[False] * len(self.entries))
+        return "\n".join([as_text(plain), *self.notes])
+
+    def _repr_html_(self) -> str:
+        table = sheet(self)
+        bold = {(i, 0) for i, entry in enumerate(self.entries) if entry.row.label == self.reference}
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        return as_html(table.headings, table.rows, bold) + notes
 
 
 def compare(histories: Sequence[History], question: Question) -> Comparison:

@@ -1,9 +1,10 @@
 """Tables as CSV, Markdown or LaTeX, and figures, in files whose suffix names the format."""
 
 import csv
+import html
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from netfleet.files import write_atomically
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
 _LATEX |= {c: f"\\{c}" for c in "&%$#_{}"}
+WIDTH = 110  # of tables as text
 _NUMBERS = re.compile(r"[-+0-9.,e\[\] ±]*[0-9][-+0-9.,e\[\] ±]*")
 
 
@@ -61,6 +63,24 @@ def _latex(cell: str) -> str:
     if _NUMBERS.fullmatch(cell):
         return "$" + cell.replace("±", r"\pm").replace(" [", r"\;[") + "$"
     return "".join(_LATEX.get(c, c) for c in cell)
+
+
+def as_html(headings: Sequence[str], rows: Iterable[Sequence[str]], bold: Collection[tuple[int, int]] = ()) -> str:
+    """A table for a notebook; `bold` are places (row, column)."""
+    head = "".join(f"<th>{html.escape(heading).replace(chr(10), '<br>')}</th>" for heading in headings)
+    lines = [f"<table><thead><tr>{head}</tr></thead><tbody>"]
+    for i, row in enumerate(rows):
+        cells = [html.escape(text) for text in row]
+        cells = [f"<b>{cell}</b>" if (i, j) in bold else cell for j, cell in enumerate(cells)]
+        lines.append(f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
+    return "".join([*lines, "</tbody></table>"])
+
+
+def as_text(show: Callable[[Console], object]) -> str:
+    """What `show` prints, as plain text."""
+    text = io.StringIO()
+    show(Console(file=text, width=WIDTH, color_system=None, force_jupyter=False))
+    return text.getvalue().rstrip()
 
 
 FORMATS: dict[str, Callable[[Sheet], str]] = {"csv": as_csv, "md": as_markdown, "tex": as_latex}

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from netfleet.report.comparison import Comparison, Entry
 from netfleet.report.intervals import LEVEL
-from netfleet.report.plots import DPI, INK, MUTED, STYLE, TICKS, Looks, draw_axes, looks, metric_of, say
+from netfleet.report.plots import DPI, INK, MUTED, STYLE, TICKS, Drawing, Looks, draw_axes, looks, metric_of, say
 from netfleet.runs.history import History, group, is_percent
 
 
@@ -19,7 +19,7 @@ def draw_comparison(comparison: Comparison, histories: Sequence[History]) -> Fig
     shown = [history for history in histories if history.label in labels]
     styles = looks(history.label for history in histories)
     with matplotlib.rc_context(STYLE):
-        figure = Figure((12.0, max(3.4, 0.34 * len(labels) + 1.5)), dpi=DPI, layout="constrained")
+        figure = Drawing((12.0, max(3.4, 0.34 * len(labels) + 1.5)), dpi=DPI, layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
         _draw_differences(left, comparison, styles)
         metric, groups = metric_of(comparison.column), group(shown)

@@ -4,6 +4,7 @@ A line is the mean over an algorithm's seeds and its band goes from the lowest t
 `matplotlib.figure.Figure` of its own: no pyplot, no global state. An algorithm looks the same in all of them.
 """
 
+import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,6 +69,15 @@ QUANTITIES: dict[XName, Quantity] = {
     "bytes": Quantity("{} sent by all workers", "over bytes sent", _BYTES),
     "samples": Quantity("training samples used by all workers{}", "over training samples", _COUNTS),
 }
+
+
+class Drawing(Figure):
+    """A figure that a notebook shows once, where it is the value of a cell: pyplot does not know it."""
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
 
 
 class Subplot(NamedTuple):
@@ -136,7 +146,7 @@ def draw_spread(histories: Sequence[History]) -> Figure | None:
     width = min(4, len(groups))
     rows = math.ceil(len(groups) / width)
     with matplotlib.rc_context(STYLE):
-        figure = Figure((10.4, 2.4 * rows + 0.5), dpi=DPI, layout="constrained")
+        figure = Drawing((10.4, 2.4 * rows + 0.5), dpi=DPI, layout="constrained")
         panels = figure.subplots(rows, width, sharex=True, sharey=True, squeeze=False).ravel()
         for axes, (label, runs) in zip(panels, groups.items(), strict=False):
             sound, color = [h for h in runs if not h.diverged] or runs, styles[label].color
@@ -168,7 +178,7 @@ def draw_labels(counts: npt.ArrayLike) -> Figure:
     blues = LinearSegmentedColormap.from_list("samples", ["#F1F3F6", "#9CC7E8", "#0072B2", "#08306B"])
     ratios = [height, 0.7] if totals.max() > 1.05 * totals.min() else [height]
     with matplotlib.rc_context(STYLE | {"axes.grid": False}):
-        figure = Figure((10.4, sum(ratios) + 0.9), dpi=DPI, layout="constrained")
+        figure = Drawing((10.4, sum(ratios) + 0.9), dpi=DPI, layout="constrained")
         axes, *below = figure.subplots(len(ratios), 1, sharex=True, height_ratios=ratios, squeeze=False).ravel()
         axes.set_title(f"Each worker holds {_range(held)} of the {classes} labels, {_range(totals)} samples")
         image = axes.imshow(table.T, cmap=blues, norm=PowerNorm(0.5, 0, max(table.max(), 1)), aspect="auto")
@@ -215,7 +225,7 @@ def draw_panels(
     styles = styles or looks(groups)
     alike: dict[float | None, Axes] = {}
     with matplotlib.rc_context(STYLE):
-        figure = Figure((size[0], size[1] * max(len(rows), 1) + 0.5), dpi=DPI, layout="constrained")
+        figure = Drawing((size[0], size[1] * max(len(rows), 1) + 0.5), dpi=DPI, layout="constrained")
         grid = figure.add_gridspec(max(len(rows), 1), max(map(len, rows), default=1))
         for i, row in enumerate(rows):
             for j, panel in enumerate(row):

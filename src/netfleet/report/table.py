@@ -1,5 +1,6 @@
 """The table of results: a row per algorithm with its last values, for the terminal and the HTML report."""
 
+import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -10,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from netfleet.report.export import as_html
 from netfleet.report.intervals import LEVEL, Interval, interval
 from netfleet.runs.history import At, History, group, has, higher_is_better, is_percent, metric_columns
 
@@ -189,6 +191,17 @@ def print_summary(histories: Sequence[History], console: Console) -> None:
         console.print(Text(f"mean ± standard deviation over seeds{gaps}", style="dim"))
     if note := sampling_note(histories):
         console.print(Text(note, style="dim"))
+
+
+def summary_html(histories: Sequence[History]) -> str:
+    """The same table for a notebook."""
+    rows = summary(histories)
+    shown = columns(rows)
+    texts = [[row.label + (" ✗" if row.mark else ""), *(cell(row, column) for column in shown)] for row in rows]
+    winners = [best(rows, column) for column in shown]
+    bold = {(i, j + 1) for i, row in enumerate(rows) for j, labels in enumerate(winners) if row.label in labels}
+    marks = "".join(f"<p>✗ {html.escape(f'{r.label}: {r.mark}. {r.diverged[0][2]}')}</p>" for r in rows if r.mark)
+    return as_html(["algorithm", *(column.heading for column in shown)], texts, bold) + marks
 
 
 def sampling_note(histories: Sequence[History]) -> str:

@@ -1,7 +1,7 @@
 """From an experiment's tables to its topology, problem, network and jobs, and the checks that they fit together."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
 from netfleet.problems.base import PROBLEMS, Problem
 from netfleet.problems.site_weights import resolve_weights
-from netfleet.registry import Spec, split
-from netfleet.runs.config import EngineConfig, Experiment
+from netfleet.registry import Registry, Spec, path_of, split
+from netfleet.runs.config import EngineConfig, Experiment, RunConfig
 from netfleet.runs.requirements import check_network
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
@@ -45,6 +45,26 @@ class Setting:
     problem: Problem
 
 
+ProblemFactory = Callable[..., Problem]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Parts that Python gives as objects, or as tables that hold objects; the experiment has what identifies them."""
+
+    topology: Topology | Mapping[str, Any] | None = None
+    problem: Problem | ProblemFactory | Mapping[str, Any] | None = None
+    algorithms: Mapping[str, Algorithm] = field(default_factory=dict)  # by label
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any: an experiment file could not say them."""
+        return self.topology is not None or self.problem is not None or bool(self.algorithms)
+
+
+NO_OBJECTS = Objects()
+
+
 class Settings:
     """The settings of an experiment's seeds: each is built when it is first asked for, and the last `keep` are kept.
 
@@ -54,14 +74,20 @@ class Settings:
     topology: Topology
     label_counts: npt.NDArray[np.int64] | None
 
-    def __init__(self, experiment: Experiment, keep: int = 1) -> None:
-        self.seeds, self._build = experiment.seeds, lru_cache(keep)(partial(build_setting, experiment))
+    def __init__(self, experiment: Experiment, keep: int = 1, objects: Objects = NO_OBJECTS) -> None:
+        self.seeds, self.objects = experiment.seeds, objects
+        self._build = lru_cache(keep)(partial(build_setting, experiment, objects=objects))
 
     def __call__(self, seed: int) -> Setting:
         setting = self._build(seed)
         if seed == self.seeds[0]:
             self.topology, self.label_counts = setting.topology, setting.problem.label_counts()
         return setting
+
+    def algorithm(self, run: RunConfig) -> Algorithm:
+        """The method of a run."""
+        given = self.objects.algorithms.get(run.label)
+        return make_algorithm(run.config["algorithm"]) if given is None else given
 
 
 def build_topology(table: Mapping[str, Any], seed: int = 0, workers: int | None = None) -> Topology:
@@ -70,23 +96,34 @@ def build_topology(table: Mapping[str, Any], seed: int = 0, workers: int | None 
     return make_topology(graph, workers=workers, weights=table.get("weights"), seed=seed)
 
 
-def build_setting(experiment: Experiment, seed: int) -> Setting:
-    topology = build_topology(experiment.topology, seed)
-    return Setting(topology, build_problem(experiment.problem, topology.m, seed, experiment.engine))
+def build_setting(experiment: Experiment, seed: int, objects: Objects = NO_OBJECTS) -> Setting:
+    topology = experiment.topology if objects.topology is None else objects.topology
+    problem = experiment.problem if objects.problem is None else objects.problem
+    if not isinstance(topology, Topology):
+        topology = build_topology(topology, seed)
+    if not isinstance(problem, Problem):
+        problem = build_problem(problem, topology.m, seed, experiment.engine)
+    if problem.m != topology.m:
+        raise ConfigError(f"the problem has {problem.m} workers, the topology {topology.m}; make them agree")
+    return Setting(topology, problem)
 
 
-def build_problem(spec: Spec, workers: int, seed: int, engine: EngineConfig) -> Problem:
-    """The problem that a specification describes, on the engine's device."""
+def build_problem(spec: Spec | ProblemFactory, workers: int, seed: int, engine: EngineConfig) -> Problem:
+    """The problem that a specification describes or a factory makes, on the engine's device."""
     place = {name: getattr(engine, name) for name in ("device", "threads", "gradients")}
     try:
         torch.empty(1, device=engine.device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         raise ConfigError(f'device {engine.device!r} cannot be used here ({reason}); use device = "cpu"') from None
+    registry = PROBLEMS
+    if not isinstance(spec, str | Mapping):
+        registry, factory, spec = Registry("problem", returns=Problem), spec, path_of(spec)
+        registry.register(spec)(factory)
     kind, table = split(spec, "problem")
     weights: Any = table.pop("weights", "equal")
     dtype = getattr(torch, engine.dtype)
-    problem = PROBLEMS.build({"kind": kind, **table}, workers=workers, seed=seed, dtype=dtype, **place)
+    problem = registry.build({"kind": kind, **table}, workers=workers, seed=seed, dtype=dtype, **place)
     return problem if resolve_weights(weights) == {"kind": "equal"} else problem.weighted(weights)
 
 

@@ -154,7 +154,7 @@ def load(
     run, counters, shards = _read_manifest(folder)
     if run != run_hash:
         cause = f"{folder} belongs to run {run[:12]}, but the experiment is run {run_hash[:12]}"
-        advice = "resume with the experiment that the checkpoint was made with, or choose another --out"
+        advice = "resume with the experiment that the checkpoint was made with, or choose another folder"
         raise CheckpointError(f"{cause}; {advice}")
     try:
         found = _read(folder, shards, workers, str(device))

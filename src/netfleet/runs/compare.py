@@ -18,8 +18,7 @@ def find_runs(folders: Sequence[Path]) -> list[History]:
 
     A label that several settings have gets the name of the folder, or what differs within one folder, added.
     """
-    places = list(dict.fromkeys(place for folder in folders for place in _places(folder)))
-    histories = sorted(map(History.load, places), key=lambda h: (_parent(h), h.label, h.seed))
+    histories = load_histories(folders)
     names = _names(histories)
     named = [replace(history, label=names[_setting(history)]) for history in histories]
     owner: dict[tuple[str, int], History] = {}
@@ -31,12 +30,20 @@ def find_runs(folders: Sequence[Path]) -> list[History]:
     return named
 
 
+def load_histories(folders: Sequence[Path]) -> list[History]:
+    """The runs in some folders and below them, each once, as they were saved."""
+    places = dict.fromkeys(place for folder in folders for place in _places(folder))
+    return sorted(map(History.load, places), key=lambda h: (_parent(h), h.label, h.seed))
+
+
 def _places(folder: Path) -> list[Path]:
     found = [path.parent.resolve() for path in sorted(folder.rglob(CONFIG_FILE))]
     found = [place for place in found if (place / HISTORY_FILE).exists() and not place.name.startswith(".")]
     if not found:
         cause = f"{folder} is not a folder" if not folder.is_dir() else f"no runs in {folder}"
-        advice = f"give a folder that `netfleet run`, `tune` or `sweep` wrote ({CONFIG_FILE}, {HISTORY_FILE})"
+        advice = (
+            f"give a folder that `netfleet run`, `tune` or `sweep` wrote, or nf.run ({CONFIG_FILE}, {HISTORY_FILE})"
+        )
         raise ConfigError(f"{cause}; {advice}")
     return found
 
@@ -71,10 +78,18 @@ def _names(histories: Iterable[History]) -> dict[_Setting, str]:
         parents = sorted({other.parent for other in alike})
         beside = [configs[other] for other in alike if other.parent == setting.parent]
         prefix = f"{setting.parent.relative_to(_common(parents))}: " if len(parents) > 1 else ""
-        keys = dict.fromkeys(key for config in beside for key in differing(beside[0], config))
-        suffix = "".join(f", {key.removeprefix('algorithm.')} = {_at(configs[setting], key)}" for key in keys)
-        names[setting] = f"{prefix}{setting.label}{suffix}"
+        names[setting] = f"{prefix}{setting.label}{suffix(configs[setting], beside)}"
     return names
+
+
+def suffix(config: Table, beside: Sequence[Table]) -> str:
+    """What tells a config from others that have the same label, itself among them.
+
+    >>> suffix({"K": 5, "eta": 0.1}, [{"K": 1, "eta": 0.1}, {"K": 5, "eta": 0.1}])
+    ', K = 5'
+    """
+    keys = dict.fromkeys(key for other in beside for key in differing(beside[0], other))
+    return "".join(f", {key.removeprefix('algorithm.')} = {_at(config, key)}" for key in keys)
 
 
 def _common(parents: Sequence[Path]) -> Path:

@@ -14,7 +14,9 @@ they do not change the results, except for rounding.
 """
 
 import hashlib
+import html
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +25,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import tomli_w
+
 from netfleet.errors import ConfigError
-from netfleet.registry import Registry, check_type, parameters, split, suggestion
+from netfleet.registry import Registry, check_fields, check_type, parameters, shown, split, suggestion
 from netfleet.runs.overrides import parse_overrides
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS, varies
@@ -68,6 +72,7 @@ class Evaluation:
     metrics: tuple[str | Callable[..., float], ...] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self, "evaluation")
         for name, hint in parameters(Evaluation).items():
             if hint.annotation is int:
                 _at_least(f"evaluation.{name}", getattr(self, name), int(name == "every"))
@@ -87,9 +92,6 @@ class Evaluation:
         return self.full_every == 0 or t % self.full_every == 0 or t == rounds
 
 
-_RENAMED = {"peers": "threads"}  # engine kinds of earlier versions
-
-
 @dataclass(frozen=True)
 class EngineConfig:
     """Where and how the run is computed; only `dtype` changes the numbers beyond rounding."""
@@ -101,9 +103,9 @@ class EngineConfig:
     gradients: Literal["auto", "native", "stacked", "looped", "processes"] = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", _RENAMED.get(self.kind, self.kind))
-        for name, hint in parameters(EngineConfig).items():
-            check_type(getattr(self, name), hint.annotation, f"engine.{name}")
+        if self.kind == "peers":  # type: ignore[comparison-overlap]  # of earlier versions
+            object.__setattr__(self, "kind", "threads")
+        check_fields(self, "engine")
         _at_least("engine.threads", self.threads, 0)
 
 
@@ -173,9 +175,29 @@ class Experiment:
         table = asdict(self) | {"evaluation": self.evaluation.to_table()}
         return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
 
+    def to_toml(self) -> str:
+        """The same as the text of an experiment file."""
+        return tomli_w.dumps(without_none(self.to_table()))
+
     @property
     def hash(self) -> str:
         return config_hash([run.hash for run in self.runs()])
+
+    def __repr__(self) -> str:
+        parts = f"{self.topology.get('kind')}, {self.topology.get('workers')} workers, {self.problem.get('kind')}"
+        seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        methods = ", ".join(str(table.get("label") or table.get("kind")) for table in self.algorithms)
+        return f"<Experiment {self.name!r}: {methods}; {parts}; {self.rounds} rounds, {seeds}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.to_toml())}</pre>"
+
+
+def without_none(value: Any) -> Any:
+    """Nested tables without their None entries, which TOML cannot express."""
+    if isinstance(value, Mapping):
+        return {key: without_none(inner) for key, inner in value.items() if inner is not None}
+    return [without_none(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def config_hash(config: Any) -> str:
@@ -190,6 +212,10 @@ def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = (
 
 def read_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Table:
     """An experiment file with its overrides as a table, not yet checked."""
+    if not (path is None or isinstance(path, str | os.PathLike)):
+        raise ConfigError(f'an experiment file must be a path, got {shown(path)}; give a text such as "ring.toml"')
+    if not isinstance(overrides, list | tuple) or not all(isinstance(text, str) for text in overrides):
+        raise ConfigError(f'overrides must be a list of texts, got {shown(overrides)}; for example ["rounds=50"]')
     return parse_overrides(overrides, read_toml(path))
 
 
@@ -199,18 +225,11 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
     algorithms = [algorithms] if isinstance(algorithms, Mapping) else algorithms
     if not isinstance(algorithms, list) or not algorithms:
         raise ConfigError(f"algorithms must be one or more [[algorithms]] tables, got {algorithms!r}")
-    topology = {"kind": "erdos-renyi", **_table(table, "topology")}
-    weights = topology.pop("weights", None)
-    graph = GRAPHS.resolve(topology, {"seed": None})
-    if isinstance(graph.get("base"), str | Mapping):
-        graph["base"] = GRAPHS.resolve(graph["base"], {"seed": None, "workers": None})
-    if weights is not None or not varies(graph["kind"]):
-        graph["weights"] = WEIGHTS.resolve(weights or "laplacian", dict.fromkeys(GIVEN))
     given = {
         **table,
-        "topology": graph,
-        "problem": _resolve_problem({"kind": "classification", **_table(table, "problem")}),
-        "algorithms": tuple(_resolve_algorithm(a) for a in algorithms),
+        "topology": resolve_topology({"kind": "erdos-renyi", **_table(table, "topology")}),
+        "problem": resolve_problem({"kind": "classification", **_table(table, "problem")}),
+        "algorithms": tuple(resolve_method(a) for a in algorithms),
         "evaluation": make(Evaluation, _table(table, "evaluation"), "[evaluation]"),
         "engine": make_engine_config(_table(table, "engine"), "[engine]"),
     }
@@ -219,6 +238,11 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
         given["network"] = faults if faults.any else None
     if "seed" in given:
         raise ConfigError(f"write seeds = [{given['seed']}] instead of seed = {given['seed']}")
+    return check_experiment(given)
+
+
+def check_experiment(given: Mapping[str, Any]) -> Experiment:
+    """An experiment from its resolved parts, which must fit."""
     result = make(Experiment, given, "the experiment")
     _at_least("rounds", result.rounds, 1)
     _at_least("checkpoint_every", result.checkpoint_every, 1)
@@ -245,12 +269,24 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
 def make_engine_config(table: Mapping[str, Any], where: str) -> EngineConfig:
     """An [engine] table; it may have what earlier versions wrote: kind = "peers", and backend = "auto"."""
     known = {key: value for key, value in table.items() if (key, value) != ("backend", "auto")}
-    if known.get("kind") in _RENAMED:
-        known["kind"] = _RENAMED[known["kind"]]
+    if known.get("kind") == "peers":
+        known["kind"] = "threads"
     return make(EngineConfig, known, where)
 
 
-def _resolve_problem(table: Table) -> Table:
+def resolve_topology(table: Table) -> Table:
+    """A [topology] table with every default written out."""
+    weights = table.pop("weights", None)
+    graph = GRAPHS.resolve(table, {"seed": None})
+    if isinstance(graph.get("base"), str | Mapping):
+        graph["base"] = GRAPHS.resolve(graph["base"], {"seed": None, "workers": None})
+    if weights is not None or not varies(graph["kind"]):
+        graph["weights"] = WEIGHTS.resolve(weights or "laplacian", dict.fromkeys(GIVEN))
+    return graph
+
+
+def resolve_problem(table: Table) -> Table:
+    """A [problem] table with every default written out."""
     from netfleet.data import PARTITIONS, SOURCES
     from netfleet.problems import LOSSES, PROBLEMS
     from netfleet.problems.models import MODELS
@@ -265,7 +301,8 @@ def _resolve_problem(table: Table) -> Table:
     return resolved
 
 
-def _resolve_algorithm(table: Any) -> Table:
+def resolve_method(table: Any) -> Table:
+    """An [[algorithms]] table with every default written out; its label is kept."""
     from netfleet.algorithms import ALGORITHMS
     from netfleet.algorithms.build import algorithm_label, make_algorithm, resolve_algorithm
 
@@ -293,9 +330,10 @@ def read_toml(path: str | Path | None) -> Table:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}; correct the file there") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {str(path)!r}: {error}") from None
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise ConfigError(f"cannot read {str(path)!r}: {reason}; check the path, and that it is a text file") from None
 
 
 def _at_least(name: str, value: int, least: int) -> None:

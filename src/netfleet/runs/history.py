@@ -63,7 +63,19 @@ def is_percent(column: str) -> bool:
     return "accuracy" in column
 
 
-@dataclass
+def describe(record: Record) -> str:
+    """An evaluation in a few words."""
+    if record.get("accuracy") is not None:
+        quality = f"accuracy {100 * record['accuracy']:.1f} %"
+    elif record.get("distance2") is not None:
+        quality = f"‖x̄ − x*‖² {record['distance2']:.2e}"
+    else:
+        quality = f"loss {record.get('loss', math.nan):.4g}"
+    apart = record.get("consensus_error")
+    return quality if apart is None else f"{quality}  consensus error {apart:.1e}"
+
+
+@dataclass(repr=False)
 class History:
     """What a run measured, evaluation by evaluation.
 
@@ -91,6 +103,16 @@ class History:
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records)
 
+    def __repr__(self) -> str:
+        measured = describe(self.last) if self.records else "nothing measured"
+        end = " (diverged)" if self.diverged else ""
+        return f"<History of {self.label}, seed {self.seed}: round {self.rounds}, {measured}{end}>"
+
+    def _repr_html_(self) -> str:
+        from netfleet.report.table import summary_html
+
+        return summary_html([self])
+
     def __getitem__(self, column: str) -> Floats:
         if not any(column in record for record in self.records):
             raise KeyError(f"no column {column!r}; there are: {', '.join(self.columns)}")
@@ -100,6 +122,12 @@ class History:
     @property
     def columns(self) -> list[str]:
         return list(dict.fromkeys(name for record in self.records for name in record))
+
+    @property
+    def kind(self) -> str:
+        """The kind of its method: "net-fleet"."""
+        table = self.config.get("algorithm")
+        return str(table.get("kind", "")) if isinstance(table, dict) else ""
 
     @property
     def rounds(self) -> int:
@@ -179,23 +207,44 @@ class History:
             raise CheckpointError(f"{folder} does not hold a run's history ({error})") from None
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """The records as a pandas DataFrame (needs `pip install netfleet[pandas]`)."""
-        try:
-            import pandas
-        except ImportError:
-            raise ConfigError("a DataFrame needs pandas; pip install 'netfleet[pandas]'") from None
-
-        return pandas.DataFrame(self.records).assign(algorithm=self.label, seed=self.seed)
+        """The records as a pandas DataFrame (needs `pip install netfleet[pandas]`); see `to_dataframe`."""
+        return to_dataframe([self])
 
     def plot(self, path: str | Path | None = None) -> Figure:
         """Draw the curves of this run; returns the matplotlib figure, and saves it where a path is given."""
         from netfleet.report.plots import draw_curves
 
-        figure = draw_curves([self])
-        if path is not None:
-            with writing(Path(path)):
-                figure.savefig(path)
-        return figure
+        return save_figure(draw_curves([self]), path)
+
+
+def save_figure(figure: Figure, path: str | Path | None) -> Figure:
+    """The figure, saved where a path is given."""
+    if path is not None:
+        with writing(Path(path)):
+            figure.savefig(path)
+    return figure
+
+
+def to_dataframe(histories: Iterable[History]) -> pandas.DataFrame:
+    """A tidy frame: a row per evaluation with the method's kind and label, the seed, what was measured, the folder."""
+    try:
+        import pandas
+    except ImportError:
+        raise ConfigError("a data frame needs pandas, not installed here; pip install 'netfleet[pandas]'") from None
+    rows = [
+        {
+            "kind": history.kind,
+            "label": history.label,
+            "seed": history.seed,
+            **record,
+            "folder": str(history.folder or ""),
+        }
+        for history in histories
+        for record in history
+    ]
+    first = ["kind", "label", "seed", "round"]
+    names = dict.fromkeys([*first, *(name for row in rows for name in row if name != "folder"), "folder"])
+    return pandas.DataFrame(rows, columns=list(names))
 
 
 LARGEST_DRAWN = 1e100  # beyond, matplotlib's logarithmic axes overflow

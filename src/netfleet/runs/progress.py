@@ -1,12 +1,19 @@
-"""The progress display of a run: a bar in a terminal, a few lines in a log."""
+"""The progress display of a run: a bar in a terminal or a notebook, a few lines in a log."""
 
+import html
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from netfleet.runs.history import Record
+from netfleet.environment import in_notebook, speaks
+from netfleet.runs.history import Record, describe
+
+REFRESH = 0.2  # seconds between two changes of a notebook's line
 
 
 class Display:
@@ -117,6 +124,58 @@ class Overall(Live):
         self._progress.update(self._all, completed=self._begun)
 
 
+class InNotebook(Display):
+    """A line for each run that changes in place, by means of IPython alone: rich would need ipywidgets for it."""
+
+    def __init__(self, runs: int = 1) -> None:
+        self.runs, self._begun = runs, 0
+
+    def begin(self, label: str, done: int, rounds: int) -> None:
+        from IPython.display import display
+
+        self._begun += 1
+        self._label = f"[{self._begun}/{self.runs}] {label}" if self.runs > 1 else label
+        self._rounds, self._t, self._note, self._shown = rounds, done, "", time.monotonic()
+        self._line = display(self._content(), raw=True, display_id=True)
+
+    def round(self, t: int) -> None:
+        self._t = t
+        if time.monotonic() - self._shown > REFRESH:
+            self._show()
+
+    def record(self, record: Record) -> None:
+        self._note = describe(record)
+
+    def end(self) -> None:
+        self._show()
+
+    def skip(self, label: str) -> None:
+        self._begun += 1
+
+    def _show(self) -> None:
+        self._line.update(self._content(), raw=True)
+        self._shown = time.monotonic()
+
+    def _content(self) -> dict[str, str]:
+        """What is shown, by the type of the content; a notebook chooses the one that it can show."""
+        text = f"{self._label}  {self._t}/{self._rounds}  {self._note}"
+        bar = f'<progress value="{self._t}" max="{self._rounds}"></progress>'
+        return {"text/plain": text, "text/html": f"{bar} {html.escape(text)}"}
+
+
+@contextmanager
+def progress_display(progress: bool | None, runs: int) -> Iterator[Display]:
+    """The display of Python's runs; None shows progress where somebody can watch: in a terminal or a notebook."""
+    notebook = in_notebook()
+    if not speaks() or not (notebook or sys.stderr.isatty() if progress is None else progress):
+        yield Quiet()
+    elif notebook:
+        yield InNotebook(runs)
+    else:
+        with Live(Console(stderr=True), runs) as live:
+            yield live
+
+
 class _RoundsPerSecond(ProgressColumn):
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -136,14 +195,3 @@ def in_words(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def describe(record: Record) -> str:
-    if record.get("accuracy") is not None:
-        quality = f"accuracy {100 * record['accuracy']:.1f} %"
-    elif record.get("distance2") is not None:
-        quality = f"‖x̄ − x*‖² {record['distance2']:.2e}"
-    else:
-        quality = f"loss {record['loss']:.4g}"
-    apart = record["consensus_error"]
-    return quality if apart is None else f"{quality}  consensus error {apart:.1e}"

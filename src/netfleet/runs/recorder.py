@@ -40,7 +40,7 @@ class RunRecorder(Recorder):
         if self._evaluates(snapshot.t) and not known:
             self._measure(snapshot, host)
         if self._checkpoints(snapshot.t):
-            self.save(snapshot, host)
+            self._write(snapshot, host)
 
     def _measure(self, snapshot: Snapshot, host: Host) -> None:
         collective, full = host.collective, self.evaluation.full(snapshot.t, self.rounds)
@@ -60,6 +60,10 @@ class RunRecorder(Recorder):
                 self.history.save_scores(score_table(host.problem, mean, self.evaluation.metrics, buffers))
 
     def save(self, snapshot: Snapshot, host: Host) -> None:
+        self.history.final = snapshot
+        self._write(snapshot, host)
+
+    def _write(self, snapshot: Snapshot, host: Host) -> None:
         if self.history.folder is not None:
             checkpoint.save(self.history.folder, snapshot, host, self.history.hash)
 

@@ -30,7 +30,7 @@ def check_same(run: RunConfig, folder: Path) -> History:
     """The history in the folder, which must be of this run."""
     history = History.load(folder)
     if history.hash != run.hash:
-        advice = "resume with the experiment that it was started with, or choose another --out"
+        advice = "resume with the experiment that it was started with, or choose another folder"
         raise CheckpointError(f"{folder} holds a run of another experiment: {_difference(history, run)}; {advice}")
     return history
 
@@ -41,13 +41,13 @@ def check_resumable(run: RunConfig, folder: Path) -> History:
     if is_longer(run, history):
         return history
     if (changed := differing(history.config, run.config)).keys() == {"rounds"}:
-        advice = f"a resumed run can only grow; set rounds={changed['rounds'][0]} or more, or choose another --out"
+        advice = f"a resumed run can only grow; set rounds={changed['rounds'][0]} or more, or choose another folder"
         raise CheckpointError(f"{folder} holds a longer run: {_difference(history, run)}; {advice}")
     if any(key.startswith("algorithm.eta") for key in changed):
         reason = (
             "the rounds that are done had other step sizes, so the result would not be that of a run from the start"
         )
-        advice = "leave eta as it is, or choose another --out"
+        advice = "leave eta as it is, or choose another folder"
         raise CheckpointError(f"{folder} cannot be resumed: {_difference(history, run)}; {reason}; {advice}")
     return check_same(run, folder)
 

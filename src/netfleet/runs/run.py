@@ -1,36 +1,27 @@
 """From an experiment to its histories and its report."""
 
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import networkx as nx
-import tomli_w
-from rich.console import Console
 
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines import Engine, make_engine
 from netfleet.engines.collective import Collective, agreed
 from netfleet.engines.job import Job, Start
-from netfleet.errors import CheckpointError, ConfigError, DivergedError
+from netfleet.errors import CheckpointError, ConfigError, DivergedError, Interrupted
 from netfleet.files import make_folder, write_atomically, writing
-from netfleet.problems import Problem
-from netfleet.registry import Spec
 from netfleet.runs import checkpoint
-from netfleet.runs.build import Setting, Settings, build_job, build_problem, build_topology
-from netfleet.runs.config import EngineConfig, Evaluation, Experiment, RunConfig, config_hash, make, make_engine_config
+from netfleet.runs.build import Settings, build_job
+from netfleet.runs.config import Experiment, RunConfig, without_none
 from netfleet.runs.divergence import divergence
 from netfleet.runs.history import CONFIG_FILE, History, Record
-from netfleet.runs.progress import Display, Live, Quiet
+from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.recorder import RunRecorder
 from netfleet.runs.resume import check_same, is_longer, lengthen, resumable
-from netfleet.topology.faults import Faults
-from netfleet.topology.topology import Topology, make_topology
 
 EXPERIMENT_FILE = "experiment.toml"
 
@@ -47,25 +38,30 @@ def run_experiment(
     """Run every algorithm with every seed and return the histories; runs are saved in `out` and can be resumed.
 
     A run that diverges (a value is not finite, or has blown up by the end: `runs/divergence.py`) is marked
-    (`History.diverged`) and the others continue. On a cluster every rank calls this; `out` must be a folder that all of
-    them see, and rank 0 has the histories.
+    (`History.diverged`) and the others continue. Ctrl-C raises `Interrupted` with the histories so far. On a cluster
+    every rank calls this; `out` must be a folder that all of them see, and rank 0 has the histories.
     """
     runs, engine, setting = experiment.runs(), make_engine(experiment.engine.kind), settings or Settings(experiment)
 
     def build(run: RunConfig) -> Job:
-        return build_job(run.config["algorithm"], run.seed, experiment, setting(run.seed))
+        return build_job(setting.algorithm(run), run.seed, experiment, setting(run.seed))
 
     first = runs[: len(experiment.algorithms)]  # bad input is found before anything is written
     jobs = agreed(engine.collective, lambda: {run.folder: build(run) for run in first})
     if out is not None:
-        engine.collective.first(lambda: _prepare(out, experiment, resume, overwrite))
-        agreed(engine.collective, lambda: _check_seen(out))
-    histories, make_run = [], partial(run_one, display=display or Quiet(), resume=resume, engine=engine)
+        file = None if setting.objects.any else out / EXPERIMENT_FILE
+        engine.collective.first(lambda: _prepare(out, experiment, file, resume, overwrite))
+        agreed(engine.collective, lambda: _check_seen(file or out))
+    histories, make_run = list[History](), partial(run_one, display=display or Quiet(), resume=resume, engine=engine)
     for run in runs:
         folder = None if out is None else out / run.folder
         label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
         job = partial(jobs.pop, run.folder) if run.folder in jobs else partial(build, run)
-        histories.append(make_run(experiment, run, job, folder, label=label))
+        try:
+            made = make_run(experiment, run, job, folder, label=label, algorithm=partial(setting.algorithm, run))
+        except Interrupted as stopped:
+            raise Interrupted([*histories, *stopped.histories]) from None
+        histories.append(made)
         jobs.pop(run.folder, None)
     return histories
 
@@ -81,26 +77,39 @@ def run_one(
     resume: bool = True,
     stop: int | None = None,
     engine: Engine | None = None,
+    algorithm: Callable[[], Algorithm] | None = None,
 ) -> History:
     """Make one run of an experiment, or resume it from its folder; `job` is called only if rounds are left.
 
-    With `stop` the run ends after that round, as if it were interrupted there.
+    With `stop` the run ends after that round, as if it were interrupted there. `algorithm` makes the run's method, if
+    the config alone does not.
     """
     engine = engine or make_engine(experiment.engine.kind)
     history, start = open_run(run, folder, resume, engine.collective)
     if start is None or history.rounds < (stop or experiment.rounds) or not history.records:
-        made = job()
-        recorder = RunRecorder(history, made.algorithm, experiment, display, stop)
-        made = replace(made, rounds=recorder.stop, recorder=recorder, start=start)
-        _train(engine, made, history, display, label)
+        with _reachable(history):
+            made = job()
+            method = made.algorithm
+            recorder = RunRecorder(history, method, experiment, display, stop)
+            made = replace(made, rounds=recorder.stop, recorder=recorder, start=start)
+            _train(engine, made, history, display, label)
     else:
         display.skip(label)
+        method = algorithm() if algorithm else make_algorithm(run.config["algorithm"])
     if history.diverged is None:
         done = [record for record in history if record["round"] <= (stop or experiment.rounds)]
-        algorithm = make_algorithm(run.config["algorithm"])
-        if words := engine.collective.first(lambda: divergence(done, algorithm)):
+        if words := engine.collective.first(lambda: divergence(done, method)):
             history.mark_diverged(words, durable=stop is None and engine.collective.keeps_record)
     return history
+
+
+@contextmanager
+def _reachable(history: History) -> Iterator[None]:
+    """Within the context, Ctrl-C raises an exception that has the history."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted([history]) from None
 
 
 def _train(engine: Engine, job: Job, history: History, display: Display, label: str) -> None:
@@ -113,13 +122,17 @@ def _train(engine: Engine, job: Job, history: History, display: Display, label: 
         display.end()
 
 
-def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -> None:
-    """Create the folder; existing runs in it are changed only with `resume` or `overwrite`."""
+def _prepare(out: Path, experiment: Experiment, file: Path | None, resume: bool, overwrite: bool) -> None:
+    """Create the folder; existing runs in it are changed only with `resume` or `overwrite`.
+
+    `file` is where the experiment is written, if a file can say it.
+    """
     found = sorted(path.parent for path in out.glob(f"*/{CONFIG_FILE}"))
     if found and not resume and not overwrite:
         names = ", ".join([*(path.name for path in found[:3]), *["…"] * (len(found) > 3)])
         resumable(experiment.runs(), out)  # says how they differ, if they do
-        advice = "add --resume to resume them, --overwrite to delete them and start again, or choose another --out"
+        advice = "add --resume (in Python resume=True) to resume them, --overwrite (overwrite=True) to delete them and "
+        advice += "start again, or choose another folder"
         raise CheckpointError(f"{out} already holds runs ({names}); {advice}")
     for run, folder in resumable(experiment.runs(), out) if resume else []:
         if is_longer(run, History.load(folder)):
@@ -128,20 +141,22 @@ def _prepare(out: Path, experiment: Experiment, resume: bool, overwrite: bool) -
         with writing(folder):
             shutil.rmtree(folder)
     make_folder(out)
-    write_experiment(out / EXPERIMENT_FILE, experiment)
+    if file is not None:
+        write_experiment(file, experiment)
+    else:
+        (out / EXPERIMENT_FILE).unlink(missing_ok=True)  # of another experiment
 
 
-def _check_seen(out: Path) -> None:
+def _check_seen(file: Path) -> None:
     """On a cluster every process writes into one folder."""
-    if not (file := out / EXPERIMENT_FILE).exists():
-        advice = "--out must be a folder that all machines share"
+    if not file.exists():
+        advice = "the folder of the results must be one that all machines share"
         raise ConfigError(f"this process does not see {file}, which rank 0 has written; {advice}")
 
 
 def write_experiment(path: Path, experiment: Experiment) -> None:
     """Write an experiment, every default written out, as a file that `netfleet run` takes."""
-    text = tomli_w.dumps(without_none(experiment.to_table()))
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_atomically(path, lambda file: file.write(experiment.to_toml().encode()))
 
 
 def open_run(run: RunConfig, folder: Path | None, resume: bool, collective: Collective) -> tuple[History, Start | None]:
@@ -170,80 +185,18 @@ def _open_folder(run: RunConfig, fresh: History, folder: Path, resume: bool) -> 
 
 def write_report_files(experiment: Experiment, histories: list[History], settings: Settings, out: Path) -> list[Path]:
     """Write `curves.png` and `report.html` for the histories, and return their paths; `settings` made the runs."""
-    from netfleet.report import draw_overview, write_report
+    from netfleet.report import draw_overview
 
-    curves, page, table = out / "curves.png", out / "report.html", without_none(experiment.to_table())
+    curves, page = out / "curves.png", out / "report.html"
     write_atomically(curves, partial(draw_overview(histories).savefig, format="png"))
-    write = partial(write_report, page, topology=settings.topology, label_counts=settings.label_counts)
-    write(histories=histories, config=table, config_text=tomli_w.dumps(table), title=experiment.name)
+    write_page(page, experiment, histories, settings)
     return [curves, page]
 
 
-def without_none(value: Any) -> Any:
-    """Nested tables without their None entries, which TOML cannot express."""
-    if isinstance(value, Mapping):
-        return {key: without_none(inner) for key, inner in value.items() if inner is not None}
-    return [without_none(inner) for inner in value] if isinstance(value, list | tuple) else value
+def write_page(path: Path, experiment: Experiment, histories: Sequence[History], settings: Settings) -> None:
+    """Write the HTML report of the histories."""
+    from netfleet.report import write_report
 
-
-def simulate(
-    algorithm: Algorithm | Spec = "net-fleet",
-    *,
-    topology: Topology | nx.Graph | Spec = "erdos-renyi",
-    problem: Problem | Spec = "classification",
-    workers: int | None = None,
-    rounds: int = 100,
-    seed: int = 0,
-    evaluation: Evaluation | Mapping[str, Any] | None = None,
-    engine: EngineConfig | Mapping[str, Any] | None = None,
-    network: Faults | Mapping[str, Any] | None = None,
-    progress: bool = False,
-) -> History:
-    """Train once and return the History. Each part is an object, a name, or a table as in an experiment file.
-
-    `history.final.state.x` are the workers' models `[m, d]`, and a `ModuleProblem`'s `module(x)` makes one of them an
-    `nn.Module` again. Raises `DivergedError` at the first non-finite value, and at the end if values have
-    blown up (`runs/divergence.py`).
-
-        >>> history = simulate("net-fleet", topology="ring", workers=4, problem="quadratics", rounds=5)
-        >>> history.last["round"]
-        5
-    """
-    if rounds < 1:
-        raise ConfigError(f"rounds must be at least 1, got {rounds}")
-    named = {"algorithm": algorithm, "topology": topology, "problem": problem, "workers": workers}
-    evaluation = evaluation if isinstance(evaluation, Evaluation) else make(Evaluation, evaluation or {}, "evaluation")
-    engine = engine if isinstance(engine, EngineConfig) else make_engine_config(engine or {}, "engine")
-    faults = network if isinstance(network, Faults) else make(Faults, network or {}, "network")
-    unreliable = faults if faults.any else None
-    settings = Experiment({}, {}, (), rounds, evaluation=evaluation, engine=engine, network=unreliable)
-    job = build_job(algorithm, seed, settings, _setting(topology, problem, workers, seed, engine))
-    config = {key: value if isinstance(value, str | int | Mapping) else repr(value) for key, value in named.items()}
-    if faults.any:
-        config["network"] = asdict(faults)
-    config |= {"rounds": rounds, "seed": seed, "evaluation": evaluation.to_table(), "dtype": engine.dtype}
-    history = History(config, config_hash(config), job.algorithm.title, seed)
-    with Live(Console(stderr=True)) if progress else nullcontext(Quiet()) as display:
-        recorder = RunRecorder(history, job.algorithm, settings, display)
-        _train(make_engine(engine.kind), replace(job, recorder=recorder), history, display, history.label)
-    if words := history.diverged or divergence(history.records, job.algorithm):
-        raise DivergedError(words)
-    return history
-
-
-def _setting(
-    topology: Topology | nx.Graph | Spec, problem: Problem | Spec, workers: int | None, seed: int, engine: EngineConfig
-) -> Setting:
-    if isinstance(topology, str):
-        count = workers if workers is not None else problem.m if isinstance(problem, Problem) else 20
-        topology = {"kind": topology, "workers": count}
-    if isinstance(topology, Mapping):
-        topology = build_topology(topology, seed, workers)
-    elif isinstance(topology, nx.Graph):
-        topology = make_topology(topology)
-    if not isinstance(problem, Problem):
-        problem = build_problem(problem, topology.m, seed, engine)
-    if problem.m != topology.m or workers not in (None, topology.m):
-        asked = "" if workers is None else f", and workers = {workers}"
-        raise ConfigError(f"the problem has {problem.m} workers, the topology {topology.m}{asked}; make them agree")
-    return Setting(topology, problem)
+    write = partial(write_report, path, topology=settings.topology, label_counts=settings.label_counts)
+    text, table = experiment.to_toml(), without_none(experiment.to_table())
+    write(histories=histories, config=table, config_text=text, title=experiment.name)

@@ -27,6 +27,7 @@ from scipy.sparse import csr_array
 
 from netfleet.errors import ConfigError
 from netfleet.randomness import integers, uniform
+from netfleet.registry import check_fields
 from netfleet.topology.network import Network
 from netfleet.topology.topology import Topology
 
@@ -46,6 +47,7 @@ class Faults:
     spell: int = 1
 
     def __post_init__(self) -> None:
+        check_fields(self, "network")
         for name in ("loss", "absent"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"network: {name} is a share and must lie in [0, 1), got {getattr(self, name)!r}")

@@ -12,11 +12,11 @@ from typing import Any, Self
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 from scipy.sparse.csgraph import shortest_path
 
 from netfleet.errors import ConfigError, TopologyError
-from netfleet.registry import Spec, split
+from netfleet.registry import Spec, check_type, shown, split
 from netfleet.topology import time_varying as varying
 from netfleet.topology import weights as mixing
 from netfleet.topology.graphs import GRAPHS, existing, expect_workers, numbered
@@ -58,6 +58,12 @@ class Topology(Network):
         W = csr_array(WEIGHTS.build(spec, graph=workers)).astype(np.float64)
         sequence = WeightSequence(workers, partial(_always, W), period=1)
         return cls(name or graph.name or "graph", split(spec, "weights")[0], sequence)
+
+    def __repr__(self) -> str:
+        links = self.graph.number_of_edges()
+        return (
+            f"<Topology {self.name!r}: {self.m} workers, {links} links, weights {self.weights!r}, λ = {self.lam:.4g}>"
+        )
 
     @property
     def graph(self) -> nx.Graph:
@@ -152,10 +158,14 @@ def make_topology(
 
     Weights are the paper's ("laplacian") unless given; a graph that varies in time brings its own.
     """
+    for name, value in {"workers": workers, "seed": seed}.items():
+        check_type(value, int if name == "seed" else int | None, f"make_topology: {name}")
     if isinstance(spec, nx.Graph):
         if parameters:
             raise ConfigError(f"a networkx graph takes no parameters, got {', '.join(parameters)}; leave them out")
-        return Topology.from_graph(spec, "laplacian" if weights is None else weights)
+        topology = Topology.from_graph(spec, "laplacian" if weights is None else weights)
+        expect_workers(topology.graph, workers, topology.name)
+        return topology
     kind, table = split(spec, "graph")
     given = parameters | ({} if workers is None else {"workers": workers})
     for name in table.keys() & given.keys():
@@ -183,9 +193,13 @@ def matrix(graph: nx.Graph, path: str | None = None, values: Any = None) -> csr_
             delimiter = "," if file.suffix == ".csv" else None
             numpy = file.suffix == ".npy"
             values = np.load(file, allow_pickle=False) if numpy else np.loadtxt(file, delimiter=delimiter, ndmin=2)
+        if not issparse(values) and np.ndim(values) != 2:
+            raise ValueError(f"got {shown(values)}")
         W = csr_array(values, dtype=np.float64)
     except (ValueError, TypeError, EOFError, OSError) as error:
-        raise TopologyError(f"weights 'matrix': {path or 'values'} is not a table of numbers ({error})") from None
+        advice = "give a square table with a row for each worker"
+        reason = f"{path or 'values'} is not a table of numbers ({error})"
+        raise TopologyError(f"weights 'matrix': {reason}; {advice}") from None
     W.eliminate_zeros()
     return W
 

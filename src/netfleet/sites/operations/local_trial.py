@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from netfleet.runs.progress import describe
+from netfleet.runs.history import describe
 from netfleet.sites.operations.status import SiteStatus, ask_all
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Site

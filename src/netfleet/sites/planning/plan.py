@@ -25,8 +25,7 @@ from netfleet.files import write_atomically
 from netfleet.problems.site_weights import site_weights
 from netfleet.registry import parameters, split
 from netfleet.runs.build import build_topology, check_steps, network_for
-from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment, read_toml
-from netfleet.runs.run import without_none
+from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment, read_toml, without_none
 from netfleet.sites.planning import certificates, folders
 from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, issue, key_pem
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, PLAN_FILE, SITE_FILE, Neighbour, Plan, Site, with_hashes

@@ -1,0 +1,16 @@
+"""Where netfleet runs: as which process of a job, and whether in a notebook."""
+
+import os
+import sys
+
+
+def speaks() -> bool:
+    """Whether this process prints: rank 0 does so for all ranks of a job."""
+    return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
+
+
+def in_notebook() -> bool:
+    """Whether a Jupyter or Colab kernel runs this process; a terminal's IPython is none."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return type(shell).__name__ in ("ZMQInteractiveShell", "Shell")
