@@ -37,7 +37,7 @@ FEATURES: Registry[Feature] = Registry("column")
 @FEATURES.register("number")
 @dataclass(frozen=True)
 class Number:
-    """A number; `scale` subtracts a mean and divides by a deviation: those of all sites, or `{mean = …, deviation = …}`."""
+    """A number; `scale` subtracts a mean and divides by a deviation, those of all sites or two constants."""
 
     fill: float | Literal["mean"] | None = None
     indicator: bool = False
@@ -148,9 +148,7 @@ def make_features(features: Mapping[str, Any] | Sequence[str], scale: Scale) -> 
 
     A list of names declares numbers; `scale` is that of numbers that do not say theirs.
     """
-    specs: dict[str, Spec] = (
-        {name: "number" for name in features} if not isinstance(features, Mapping) else {**features}
-    )
+    specs: dict[str, Spec] = dict(features) if isinstance(features, Mapping) else dict.fromkeys(features, "number")
     if not specs:
         raise ConfigError('features names no column; add at least one, for example features = {age = "number"}')
     return {name: _make_feature(name, specs[name], scale) for name in sorted(specs)}
@@ -205,17 +203,11 @@ def _with_indicator(inputs: Floats, absent: npt.NDArray[np.bool_], indicator: bo
 
 
 def _check_constants(scale: Mapping[str, Any]) -> None:
-    numbers = {
-        key: value for key, value in scale.items() if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-    if (
-        sorted(numbers) != ["deviation", "mean"]
-        or len(scale) != 2
-        or not (math.isfinite(numbers["mean"]) and 0 < numbers["deviation"] < math.inf)
-    ):
-        raise ConfigError(
-            f'scale must be "none", "sites" or {{mean = …, deviation = …}} with a deviation above 0, got {dict(scale)!r}'
-        )
+    numbers = [scale.get("mean"), scale.get("deviation")]
+    finite = all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers)
+    if len(scale) != 2 or not finite or not scale["deviation"] > 0:
+        forms = '"none", "sites" or {mean = …, deviation = …} with a deviation above 0'
+        raise ConfigError(f"scale must be {forms}, got {dict(scale)!r}")
 
 
 def _listed(values: Sequence[str | float]) -> str:

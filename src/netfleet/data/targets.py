@@ -1,4 +1,4 @@
-"""What a model learns from a CSV file: a class, whether a number is above a threshold, a number, or a time and an event."""
+"""What a model learns from a CSV file: a class, a number, whether it is above a threshold, or a time and an event."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
