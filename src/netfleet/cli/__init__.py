@@ -17,6 +17,7 @@ from netfleet.cli import (
     plan,
     reproduce,
     run,
+    statistics,
     status,
     sweep,
     theory,
@@ -33,7 +34,7 @@ from netfleet.errors import NetfleetError
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
-    "sites that train without a server": (plan, up, node, status, admit, leave),
+    "sites that train without a server": (statistics, plan, up, node, status, admit, leave),
 }
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from netfleet import randomness
+from netfleet.data import csv_files as _csv_files  # noqa: F401 (registers its source)
 from netfleet.data.dataset import Dataset
 from netfleet.data.partitions import PARTITIONS, check_parts, label_counts
 from netfleet.data.sources import SOURCES

@@ -123,6 +123,23 @@ def by_groups(labels: Rows, workers: int, seed: int, groups: Rows | None, per_wo
     return [by_owner[start:stop] for start, stop in pairwise(bounds)]
 
 
+@PARTITIONS.register("sites")
+def by_sites(labels: Rows, workers: int, groups: Rows | None) -> list[Rows]:
+    """One natural group for each worker, in their order: worker 0 is the first of the `sites` of the data."""
+    if groups is None:
+        raise DataError(
+            "partition 'sites': the data does not say which site a row is from; use a source that does "
+            '(data = {kind = "csv", path = "{site}.csv", …}), or partition = "iid" or "dirichlet"'
+        )
+    names, site_of_row = np.unique(groups, return_inverse=True)
+    if len(names) != workers:
+        raise DataError(
+            f"partition 'sites': the data has {len(names)} sites, but there are {workers} workers; "
+            f'set workers = {len(names)} in [topology], or use partition = "groups"'
+        )
+    return [np.flatnonzero(site_of_row == i) for i in range(workers)]
+
+
 def label_counts(labels: Rows, parts: list[Rows], classes: int) -> Rows:
     """How many rows of each label each worker has."""
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])  # [m, classes]

@@ -297,7 +297,8 @@ def resolve_problem(table: Table) -> Table:
     resolved = PROBLEMS.resolve(table, dict.fromkeys(GIVEN)) | {"weights": weights}
     for key, registry in nested.items():
         if key in resolved:
-            resolved[key] = registry.resolve(resolved[key], dict.fromkeys(GIVEN))
+            given = () if key == "data" else GIVEN  # a source gets nothing but what the file says
+            resolved[key] = registry.resolve(resolved[key], dict.fromkeys(given))
     return resolved
 
 

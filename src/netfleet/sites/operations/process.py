@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 
+from netfleet.data.sites import SITE_VARIABLE
 from netfleet.errors import ConfigError, DivergedError, NetfleetError
 from netfleet.files import locked
 from netfleet.registry import make_importable
@@ -25,9 +26,6 @@ from netfleet.sites.planning.folders import EXPERIMENT_FILE, LEAVE_FILE, RUN_FOL
 
 if TYPE_CHECKING:
     from netfleet.sites.runtime.runner import SiteRunner
-
-#: The environment variable that tells a site's own data factory which data to load.
-SITE_VARIABLE = "NETFLEET_SITE"
 
 
 class Stopped(KeyboardInterrupt):

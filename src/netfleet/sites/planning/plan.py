@@ -20,6 +20,8 @@ from pathlib import Path
 import tomli_w
 
 from netfleet.algorithms.build import make_algorithm
+from netfleet.data.csv_files import plan_data
+from netfleet.data.sites import holds_own_data
 from netfleet.errors import ConfigError, StorageError
 from netfleet.files import write_atomically
 from netfleet.problems.site_weights import site_weights
@@ -52,7 +54,15 @@ def load_planned(path: str | Path, overrides: Sequence[str], nodes: NodesFile) -
         asked = parameters(GRAPHS[kind]).get("workers")
         if asked is not None and asked.default is asked.empty:
             topology.setdefault("workers", len(nodes.nodes))
-    return with_site_weights(experiment(table), nodes)
+    return with_site_weights(with_site_data(experiment(table), nodes), nodes)
+
+
+def with_site_data(experiment: Experiment, nodes: NodesFile) -> Experiment:
+    """The experiment with the sites' names and statistics written into its data, where each site has its own."""
+    if "data" not in experiment.problem:
+        return experiment
+    data = plan_data(experiment.problem["data"], [node.name for node in nodes.nodes])
+    return replace(experiment, problem=experiment.problem | {"data": data})
 
 
 def with_site_weights(experiment: Experiment, nodes: NodesFile) -> Experiment:
@@ -61,7 +71,7 @@ def with_site_weights(experiment: Experiment, nodes: NodesFile) -> Experiment:
     known = [node for node in nodes.nodes if node.rows]
     if not isinstance(weights, Mapping) or weights["kind"] != "rows":
         return experiment
-    own = isinstance(problem.get("data"), Mapping) and ":" in str(problem["data"].get("kind"))
+    own = "data" in problem and holds_own_data(problem["data"])
     if len(known) < len(nodes.nodes) and (known or own):
         missing = next(node.name for node in nodes.nodes if not node.rows)
         cause = 'problem.weights = "rows" needs the number of training rows of every site, which no other site knows'
