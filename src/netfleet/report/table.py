@@ -94,6 +94,7 @@ COLUMNS = (
     Column("samples", "samples\nused", lambda s: _count(s.mean)),
     Column("seconds", "time\ns", lambda s: _amount(s.mean)),
 )
+COSTS = ("bytes", "samples", "seconds")
 #: The words and the unit of the verdict, which is about the first of these columns that was measured.
 VERDICTS = {
     "accuracy": ("with the highest accuracy of x̄,", " %"),
@@ -212,16 +213,30 @@ def sampling_note(histories: Sequence[History]) -> str:
 
 
 def _fitting(rows: Sequence[Row], shown: Sequence[Column], console: Console) -> list[Table]:
-    table = _table(rows, shown, 16 if console.width < 120 else 40)
-    width = Measurement.get(console, console.options.update(width=1000), table).maximum
-    if width <= console.width or len(shown) < 2:
-        return [table]
-    costs = sum(column.best is None for column in shown)
-    cut = len(shown) - costs if 0 < costs < len(shown) else len(shown) // 2
-    return _fitting(rows, shown[:cut], console) + _fitting(rows, shown[cut:], console)
+    """As few tables as the console's width allows, with the costs apart from the quality where one is not enough."""
+    costs = [column for column in shown if column.name in COSTS]
+    parts = [shown, [column for column in shown if column.name not in COSTS], costs]
+    if len(found := _packed(rows, parts[0], console)) == 1:
+        return found
+    return [table for part in parts[1:] for table in _packed(rows, part, console)]
 
 
-def _table(rows: Sequence[Row], shown: Sequence[Column], label_width: int) -> Table:
+def _packed(rows: Sequence[Row], shown: Sequence[Column], console: Console) -> list[Table]:
+    """The columns in their order, as many in each table as fit."""
+    tables: list[list[Column]] = [[]]
+    for column in shown:
+        if tables[-1] and _width(_table(rows, [*tables[-1], column], console), console) > console.width:
+            tables.append([])
+        tables[-1].append(column)
+    return [_table(rows, part, console) for part in tables if part]
+
+
+def _width(table: Table, console: Console) -> int:
+    return Measurement.get(console, console.options.update(width=1000), table).maximum
+
+
+def _table(rows: Sequence[Row], shown: Sequence[Column], console: Console) -> Table:
+    label_width = 16 if console.width < 120 else 40
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("algorithm", overflow="fold", max_width=label_width, vertical="bottom")
     for column in shown:
