@@ -81,8 +81,8 @@ def by_label(outputs: Tensor, targets: Tensor, *, every: bool = False) -> Iterat
     """Each class or label by itself; of two classes only the second, unless `every` class is asked for."""
     outputs = outputs.detach().cpu().double()
     if targets.is_floating_point():  # logits of labels
-        columns = zip(outputs.reshape(len(outputs), -1).T, targets.cpu().reshape(len(targets), -1).T, strict=True)
-        for label, (logits, truth) in enumerate(columns):
+        columns = list(zip(outputs.reshape(len(outputs), -1).T, targets.cpu().reshape(len(targets), -1).T, strict=True))
+        for label, (logits, truth) in enumerate(columns, start=int(len(columns) == 1)):  # one logit is that of label 1
             yield OneLabel(label, logits.numpy(), (logits > 0).numpy(), (truth > 0.5).numpy())
         return
     chances, said, truth = outputs.softmax(-1).numpy(), outputs.argmax(-1).numpy(), targets.cpu().numpy()

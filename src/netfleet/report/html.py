@@ -28,6 +28,7 @@ from netfleet.topology.topology import Topology
 Table = Mapping[str, Any]  # of an experiment file
 PACKAGES = ("netfleet", "torch", "numpy", "scipy", "networkx", "matplotlib")
 LARGE = 300_000  # bytes of SVG above which a PNG is smaller
+LONG = 100  # letters of a specification above which only its kind is shown; the whole config is at the report's end
 MANY_LINKS = 2000  # from which a graph is drawn as PNG
 SVG: Any = {"svg.hashsalt": "netfleet", "svg.fonttype": "path"}  # ids and glyphs that depend on the figure alone
 
@@ -124,7 +125,8 @@ def _spec(value: object) -> str:
     if not isinstance(value, Mapping):
         return str(value)
     params = [f"{key} = {_spec(inner)}" for key, inner in value.items() if key != "kind" and inner is not None]
-    return f"{_kind(value)} ({', '.join(params)})".strip() if params else _kind(value)
+    text = ", ".join(params)
+    return f"{_kind(value)} ({text if len(text) < LONG else '…'})".strip() if params else _kind(value)
 
 
 def _method(row: table.Row, rows: Sequence[table.Row], histories: Sequence[History]) -> dict[str, object]:

@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from netfleet.runs.history import Band, History, band, group, has, is_percent, metric_columns
+from netfleet.runs.history import Band, History, band, group, has, in_words, is_percent, metric_columns
 
 XName = Literal["round", "bytes", "samples"]
 Groups = Mapping[str, Sequence[History]]
@@ -206,8 +206,13 @@ def _range(values: npt.NDArray[np.int64]) -> str:
 def metric_of(column: str) -> Metric:
     """How a column is drawn."""
     known = {metric.column: metric for metric in (ACCURACY, DISTANCE, LOSS, CONSENSUS, GRADIENT, TRACKING)}
-    words = column.replace("_", " ")
-    plain = Metric(column, words, words, "percent" if is_percent(column) else "auto")
+    words = in_words(column)
+    plain = Metric(
+        column,
+        words[0].upper() + words[1:],
+        f"{words} of the average model x̄",
+        "percent" if is_percent(column) else "auto",
+    )
     return known.get(column, plain)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from netfleet.report.table import show_number
-from netfleet.runs.history import History, group, is_percent
+from netfleet.runs.history import History, group, in_words, is_percent
 from netfleet.runs.scores import Score
 
 
@@ -31,7 +31,7 @@ def _grid(title: str, heading: str, scores: Sequence[Score], by: str) -> ScoreGr
     places = dict.fromkeys(getattr(score, by) for score in scores)
     cells = {(getattr(score, by), score.metric): score for score in scores}
     rows = [[name, f"{cells[name, metrics[0]].rows:,}", *(_cell(cells[name, m]) for m in metrics)] for name in places]
-    headings = [f"{m.replace('_', ' ')}{', %' if is_percent(m) else ''}" for m in metrics]
+    headings = [f"{in_words(m)}{', %' if is_percent(m) else ''}" for m in metrics]
     return ScoreGrid(title, [heading, "rows", *headings], rows)
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from netfleet.report.export import as_html
 from netfleet.report.intervals import LEVEL, Interval, interval
-from netfleet.runs.history import At, History, group, has, higher_is_better, is_percent, metric_columns
+from netfleet.runs.history import At, History, group, has, higher_is_better, in_words, is_percent, metric_columns
 
 
 class Stat(NamedTuple):
@@ -143,7 +143,7 @@ def columns(rows: Sequence[Row]) -> list[Column]:
 
 def metric_column(name: str) -> Column:
     show = _accuracy if is_percent(name) else lambda s: show_number(s.mean)
-    heading = f"{name.replace('_', ' ')}\nof x̄{', %' if is_percent(name) else ''}"
+    heading = f"{in_words(name)}\nof x̄{', %' if is_percent(name) else ''}"
     return Column(name, heading, show, "max" if higher_is_better(name) else "min")
 
 

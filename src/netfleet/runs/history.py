@@ -58,6 +58,14 @@ def metric_columns(histories: Iterable[History]) -> list[str]:
     return list(dict.fromkeys(name.rpartition(":")[2] for names in asked for name in names))
 
 
+_WORDS = {"auroc": "AUROC", "f1": "F1", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
+
+
+def in_words(column: str) -> str:
+    """A column as a reader sees it."""
+    return _WORDS.get(column, column.replace("_", " "))
+
+
 def is_percent(column: str) -> bool:
     """Whether a column is shown in per cent."""
     return "accuracy" in column
@@ -170,6 +178,8 @@ class History:
             text = "".join(json.dumps(record) + "\n" for record in self.records)
             write_atomically(self.folder / HISTORY_FILE, lambda file: file.write(text.encode()))
             (self.folder / DIVERGED_FILE).unlink(missing_ok=True)
+            if rounds < self.config.get("rounds", 0):  # the scores are those of the end
+                (self.folder / SCORES_FILE).unlink(missing_ok=True)
 
     def mark_diverged(self, reason: str, *, durable: bool) -> None:
         """Say that and why the run ended with a non-finite value, in its folder too where this process writes there."""

@@ -22,6 +22,7 @@ from netfleet.runs.history import CONFIG_FILE, History, Record
 from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.recorder import RunRecorder
 from netfleet.runs.resume import check_same, is_longer, lengthen, resumable
+from netfleet.runs.scores import read_scores
 
 EXPERIMENT_FILE = "experiment.toml"
 
@@ -167,7 +168,7 @@ def open_run(run: RunConfig, folder: Path | None, resume: bool, collective: Coll
     found = collective.first(lambda: _open_folder(run, history, folder, resume))
     if found is None:
         return history, None
-    history.resumed, history.records = found
+    (history.resumed, history.records), history.scores = found, read_scores(folder)
     return history, partial(checkpoint.load, folder, run.hash)
 
 
