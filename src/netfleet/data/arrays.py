@@ -14,6 +14,7 @@ from netfleet.data.labels import Classes, make_targets, number_groups
 from netfleet.data.splits import check_share, split_share
 from netfleet.data.tensors import Tensors, count_rows, leaves, take
 from netfleet.errors import ConfigError, DataError
+from netfleet.registry import check_type
 
 
 class Given(NamedTuple):
@@ -50,6 +51,8 @@ def make_dataset(
     >>> make_dataset([[0.0], [1.0], [2.0], [3.0], [4.0]], ["a", "b", "a", "b", "a"])
     Dataset('data', 4 + 1 rows, x: float64 [1], y: int64 [], 2 classes)
     """
+    check_type(seed, int, "make_dataset: seed")
+    check_type(name, str, "make_dataset: name")
     given = _given(x, y, target, groups, "x")
     held = None if isinstance(test, float | int) else _test_rows(test, target, groups)
     parts = [given] if held is None else [given, held]
@@ -69,8 +72,8 @@ def _given(x: Any, y: Any, target: str | None, groups: Any, where: str) -> Given
     """Inputs, targets and groups, by columns or as arrays; raises unless they have as many rows."""
     named = [column for column in (target, groups) if isinstance(column, str)]
     if (y is None) == (target is None):
-        came = "neither" if y is None else "both"
-        raise ConfigError(f"give the targets as y or as target = the name of their column, got {came}")
+        came = "neither y nor target" if y is None else "both y and target"
+        raise ConfigError(f"got {came}; give the targets as y, or as target = the name of their column")
     if named and not is_frame(x):
         raise ConfigError(f"{named[0]!r} names a column, but {where} is a {type(x).__name__}; give arrays, or a frame")
     frame = Frame(x, where) if is_frame(x) else None

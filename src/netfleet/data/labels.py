@@ -21,6 +21,8 @@ def make_targets(ys: Sequence[Values | Tensors], classes: Classes, numbers: bool
     """The targets of training and test rows as tensors, and the number of their classes if they are labels."""
     if numbers and classes is not None:
         raise ConfigError("numbers = True and classes say different things of the targets; give one of them")
+    if isinstance(classes, str):
+        raise ConfigError(f"classes must be a number or a list of labels, got the text {classes!r}; try classes = 2")
     arrays = [y.array for y in ys if isinstance(y, Values)]
     if len(arrays) < len(ys):
         return [as_tensor(y.array, "y") if isinstance(y, Values) else y for y in ys], None
@@ -29,9 +31,9 @@ def make_targets(ys: Sequence[Values | Tensors], classes: Classes, numbers: bool
         classes = known
     if numbers or (classes is None and all(_kind(array) == "f" for array in arrays)):
         return [_as_numbers(array) for array in arrays], None
-    if isinstance(classes, int) or (classes is None and all(_kind(array) in "biu" for array in arrays)):
+    if isinstance(classes, int | np.integer) or (classes is None and all(_kind(array) in "biu" for array in arrays)):
         labels = [_whole(array) for array in arrays]
-        count = classes if isinstance(classes, int) else _count(labels)
+        count = int(classes) if isinstance(classes, int | np.integer) else _count(labels)
         return [torch.from_numpy(each) for each in labels], count
     names = _names(arrays, "y") if classes is None else list(classes)
     return [torch.from_numpy(_codes(array, names, "classes")) for array in arrays], len(names)
