@@ -63,7 +63,10 @@ ARRAYS: dict[str, tuple[Callable[[], object], str]] = {
     "a missing label": (made(y=pd.Series(["x", None] * 5)), "y has (nan|None), expected texts or whole numbers"),
     "classes and numbers": (made(classes=2, numbers=True), "say different things"),
     "groups that are fractions": (made(groups=X[:, 0]), "groups must be one text or whole number for each row"),
-    "no targets": (made(y=None), "got neither y nor target; give the targets as y, or as target = the name of their column"),
+    "no targets": (
+        made(y=None),
+        "got neither y nor target; give the targets as y, or as target = the name of their column",
+    ),
     "targets twice": (framed(y=Y), "got both y and target; give"),
     "a target that is not there": (framed(target="lable"), "no column 'lable' .did you mean 'label'..; it has a, b"),
     "a group that is not there": (framed(groups="clinic"), "no column 'clinic'"),
