@@ -15,6 +15,7 @@ from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.compression import CODECS
 from netfleet.algorithms.schedules import SCHEDULES
 from netfleet.data import PARTITIONS, SOURCES
+from netfleet.data.columns import FEATURES
 from netfleet.problems import LOSSES, PROBLEMS
 from netfleet.problems.models import MODELS
 from netfleet.problems.scoring import METRICS
@@ -138,6 +139,56 @@ PARAMETERS = {
     "participation": "share of the workers that take part in a round",
     "period": "rounds between two passes over all data",
 }
+CSV_NOTE = """The experiment declares what the columns are, so all sites read the same things in the same way:
+
+```toml
+[problem]
+partition = "sites"                 # one worker for each site, in their order
+loss = "bce"
+
+[problem.data]
+kind = "csv"
+path = "heart/{site}.csv"           # a file for each site
+sites = ["cleveland", "hungarian", "switzerland", "va"]
+target = "num"
+positive_above = 0                  # learn whether num > 0
+missing = ["?", ""]                 # spellings of "no value"
+scale = "sites"                     # numbers by mean and deviation over all sites
+
+[problem.data.features]
+age = "number"
+sex = "yes/no"
+cp = { kind = "category", values = [1, 2, 3, 4] }
+chol = { kind = "number", missing = ["0"], fill = "mean", indicator = true }
+oldpeak = { kind = "number", fill = 0, scale = { mean = 1, deviation = 1.1 } }
+thal = { kind = "category", values = [3, 6, 7], indicator = true }
+```
+
+The first line of a file names its columns. Columns that are not declared are not looked at. The inputs of the model
+are in alphabetical order. Whatever does not fit is an error that names file, line and column.
+
+| key | |
+|---|---|
+| `path` | a CSV file in UTF-8, in the current folder or in NETFLEET_DATA; `{site}` stands for the name of a site |
+| `sites` | the names of the sites; with `{site}`, the simulator needs them. A real site reads its own file only |
+| `group` | in one file for all: the column that names a row's site |
+| `target` | the column to learn. Alone it is a number; other targets need one of the next three keys |
+| `classes` | the values of the target, each a label: 0, 1, … |
+| `positive_above` | the label is 1 if the target is above this number, else 0 |
+| `event` | survival: the column that says whether (1, yes) the event happened at the time `target` |
+| `features` | the columns that are inputs, by kind (below); a list of names declares numbers |
+| `missing` | texts that mean "no value"; a column may have more of its own |
+| `scale` | of number columns: "none", "sites"; a column may have its own, also `{mean = …, deviation = …}` |
+| `statistics` | the sums of all sites, which [real sites](sites.md#scaling) need; the simulator adds them up itself |
+| `test` | share of each site's rows for testing, always the same rows, balanced by label |
+| `delimiter`, `decimal` | `";"` and `","` for files of many spreadsheets |
+
+"""
+CSV_END = """
+`fill` is what a missing value becomes (`"mean"`: the mean over all sites). `indicator = true` adds an input that is 1
+where the value was missing; a category or a yes/no then needs no `fill`. Otherwise a missing value is an error, and so
+is a category that is not listed. A constant column that is scaled by `"sites"` becomes 0.
+"""
 COMPRESS_NOTE = """Any method over a graph can compress its messages:
 
 ```toml
@@ -214,18 +265,18 @@ def value(default: Any) -> str:
     return "none" if default is None else json.dumps(list(default) if isinstance(default, tuple) else default)
 
 
-def signature(factory: Any, without: tuple[str, ...] = ()) -> str:
-    shown = {k: p for k, p in parameters(factory).items() if k not in (*GIVEN, *without)}
+def signature(factory: Any, without: Iterable[str] = GIVEN) -> str:
+    shown = {k: p for k, p in parameters(factory).items() if k not in without}
     return ", ".join(f"`{k}`" + ("" if p.default is p.empty else f" = {value(p.default)}") for k, p in shown.items())
 
 
-def registry(title: str, things: Registry[Any], note: str = "") -> str:
+def registry(title: str, things: Registry[Any], note: str = "", given: Iterable[str] = GIVEN) -> str:
     plain = [name for name in sorted(things) if not isinstance(things[name], partial)]
     variants: dict[Any, list[str]] = {}  # of one factory, which differ in a default
     for name in things:
         if isinstance(factory := things[name], partial):
             variants.setdefault(factory.func, []).append(name)
-    items = [(f"`{name}`", signature(things[name]), sentence(things[name])) for name in plain]
+    items = [(f"`{name}`", signature(things[name], given), sentence(things[name])) for name in plain]
     for factory, names in variants.items():
         choice = ", ".join(f"{name}: {json.dumps(things[name].keywords)[1:-1].replace(': ', ' = ')}" for name in names)
         kinds = ", ".join(f"`{name}`" for name in names)
@@ -241,7 +292,7 @@ def algorithms() -> str:
         (
             ", ".join(f"`{n}`" for n in ALGORITHMS.names(name)),
             "server" if getattr(method, "server", False) else "graph",
-            signature(method, ("eta",)),
+            signature(method, (*GIVEN, "eta")),
         )
         for name, method in known.items()
     )
@@ -274,7 +325,8 @@ def reference() -> str:
         registry("Weights: `topology.weights`", WEIGHTS, "[weights.md](weights.md) says which to take.\n\n"),
         registry("Problems: `[problem]`", PROBLEMS)
         + registry("Site weights: `problem.weights`", SITE_WEIGHTS, WEIGHTS_NOTE),
-        registry("Data: `problem.data`", SOURCES),
+        registry("Data: `problem.data`", SOURCES, given=()),
+        registry("CSV files", FEATURES, CSV_NOTE).replace("## CSV", "### CSV") + CSV_END,
         registry("Partitions: `problem.partition`", PARTITIONS),
         registry("Models: `problem.model`", MODELS),
         registry("Losses: `problem.loss`", LOSSES),

@@ -39,7 +39,7 @@ def test_the_readmes_experiment_runs_and_so_do_changes_of_it() -> None:
     table = tomllib.loads(text) | {"rounds": 2, "seeds": [0]}
     histories = run_experiment(experiment(table))
     assert [h.label for h in histories] == ["NET-FLEET", "LD-SGD"]
-    changes = blocks("docs/experiments.md", "toml")
+    changes = [block for block in blocks("docs/experiments.md", "toml") if "csv" not in block]  # tests/data/test_csv.py
     assert len(changes) == 2
     for change in changes:
         assert run_experiment(experiment(table | tomllib.loads(change)))[0].last["round"] == 2

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from netfleet import algorithms
     from netfleet.algorithms import ALGORITHMS, Algorithm, Mix, NetFleet
-    from netfleet.data import Dataset, load_dataset, make_partition
+    from netfleet.data import Dataset, load_dataset, make_dataset, make_partition
     from netfleet.errors import ConfigError, DataError, DivergedError, NetfleetError, TopologyError
     from netfleet.problems import ModuleProblem, Problem
     from netfleet.runs.api import load_runs, run, simulate
@@ -48,6 +48,7 @@ __all__ = [
     "load_dataset",
     "load_experiment",
     "load_runs",
+    "make_dataset",
     "make_partition",
     "make_topology",
     "run",

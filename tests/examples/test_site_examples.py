@@ -51,8 +51,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "sites"
 
 
-def plan(file: str) -> None:
-    assert main(["plan", file, "--nodes", "nodes.toml", "--out", "plan", "--set", f"rounds={ROUNDS}"]) == 0
+def plan(file: str, *overrides: str) -> None:
+    changes = [word for override in (f"rounds={ROUNDS}", *overrides) for word in ("--set", override)]
+    assert main(["plan", file, "--nodes", "nodes.toml", "--out", "plan", *changes]) == 0
 
 
 def models(folder: Path) -> list[torch.Tensor]:
@@ -83,20 +84,23 @@ def test_the_hospitals_train_as_the_simulator_does(folder: Path, capsys: Any) ->
 
 
 @pytest.mark.slow
-def test_sites_with_their_own_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sites_with_their_own_data_train_as_the_simulator_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [node.name for node in load_nodes(folder / "nodes.toml").nodes]
-    monkeypatch.setattr(sys, "argv", ["own_data.py", "toy", *names])
-    runpy.run_path("own_data.py", run_name="__main__")
-    plan("own_data.toml")
-    process = subprocess.run(
-        [sys.executable, "-m", "netfleet", "node", "plan/hospital-a"], capture_output=True, text=True
-    )
+    monkeypatch.setattr(sys, "argv", ["toy_data.py", "patients", *names])
+    runpy.run_path("toy_data.py", run_name="__main__")
+    for name in names:
+        assert main(["statistics", "own_data.toml", "--site", name, "--out", f"{name}.json"]) == 0
+    assert main(["statistics", "own_data.toml", "--merge", *(f"{n}.json" for n in names), "--out", "all.json"]) == 0
+    plan("own_data.toml", "problem.data.statistics=all.json")
+    shutil.move("patients", "elsewhere/patients")
+    command = [sys.executable, "-m", "netfleet", "node", "plan/hospital-a"]
+    process = subprocess.run(command, capture_output=True, text=True)
     assert process.returncode == 2
-    assert "hospital-a.csv cannot be read" in process.stderr
-    monkeypatch.setenv("OWN_DATA", "toy/{site}.csv")
+    assert "there is no file patients/hospital-a.csv" in process.stderr
+    monkeypatch.setenv("NETFLEET_DATA", "elsewhere")
     assert main(["up", "plan"]) == 0
-    found = models(folder)
-    assert 0 < spread(found) < 0.5
+    found, expected = models(folder), simulated({**read_toml("own_data.toml"), "rounds": ROUNDS, "engine": {}})
+    assert all(torch.allclose(found[i], expected[i], rtol=0, atol=1e-5) for i in range(len(found)))
     losses = {line for name in names for line in _last_lines(folder / "plan" / name / "run" / "history.jsonl")}
     assert len(losses) == len(names)  # each of its own data
 

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from netfleet import randomness
 from netfleet.data import csv_files as _csv_files  # noqa: F401 (registers its source)
+from netfleet.data import plays as _plays  # noqa: F401
+from netfleet.data.arrays import make_dataset
 from netfleet.data.dataset import Dataset
 from netfleet.data.partitions import PARTITIONS, check_parts, label_counts
 from netfleet.data.sources import SOURCES
@@ -25,6 +27,7 @@ __all__ = [
     "hold_out",
     "label_counts",
     "load_dataset",
+    "make_dataset",
     "make_partition",
     "own_tests",
 ]

@@ -4,11 +4,15 @@ from typing import NamedTuple
 
 
 class File(NamedTuple):
-    """One published file; `md5` is of the file as published, `shape` of the array in it."""
+    """One published file; `md5` is of the file as published, `shape` of the array in it.
+
+    `address` is where it is published, relative to the collection's, unless under its name.
+    """
 
     name: str
     shape: tuple[int, ...]
     md5: str | None = None
+    address: str | None = None
 
 
 class Archive(NamedTuple):
@@ -94,6 +98,15 @@ A9A = Collection(
     "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/",
     (File("a9a", (32_561, 123)), File("a9a.t", (16_281, 123))),
     near=(".", "a9a"),
+)
+
+# The file is called input.txt where it is published.
+TINYSHAKESPEARE = Collection(
+    "tinyshakespeare",
+    "tinyshakespeare",
+    "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/",
+    (File("tinyshakespeare.txt", (), "6fb458f1232090904fb40fe944165e91", "input.txt"),),
+    near=(".", "tinyshakespeare"),
 )
 
 # In the package itself; see NOTICE for where they come from.

@@ -34,7 +34,7 @@ def fetch(collection: Collection, files: list[File], folder: Path) -> None:
                 extract(packed, collection.folder, files, folder)
             return
         for file in files:
-            download(collection.url + file.name, folder / file.name, file.md5)
+            download(collection.url + (file.address or file.name), folder / file.name, file.md5)
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it holds the connection

@@ -18,7 +18,8 @@ from netfleet.errors import DataError
 from netfleet.files import write_atomically
 
 Floats = npt.NDArray[np.float64]
-_EXACT = Context(prec=100)
+#: Digits: enough for sums of squares of any float64 numbers without rounding, and for quotients and roots of them.
+_EXACT, _ROUNDED = Context(prec=2000), Context(prec=50)
 
 
 class Moments(NamedTuple):
@@ -46,8 +47,9 @@ class Sums:
         if self.count == 0:
             raise DataError(f"column {column!r} has no value in the training rows of any site; leave it out")
         with localcontext(_EXACT):
-            variance = (self.count * self.sum_of_squares - self.sum * self.sum) / self.count**2
-            return Moments(float(self.sum / self.count), float(max(variance, Decimal(0)).sqrt()))
+            spread = self.count * self.sum_of_squares - self.sum * self.sum
+        with localcontext(_ROUNDED):
+            return Moments(float(self.sum / self.count), float(max(spread, Decimal(0)).sqrt() / self.count))
 
 
 @dataclass(frozen=True)
