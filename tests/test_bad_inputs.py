@@ -37,7 +37,7 @@ CURES = (
     "; make",
     "; choose",
 )
-CURES += ("; check", "; correct", "; pass", "; start", "; build", "; set", "so give")
+CURES += ("; check", "; correct", "; pass", "; start", "; build", "; set", "; resume", "so give")
 
 
 def simulate(algorithm: Any = "dsgd", **parts: Any) -> Callable[[Path], object]:
