@@ -36,6 +36,9 @@ def joined(device: str = "cpu") -> Iterator[None]:
     """Within this, the process is a rank of the job that torchrun started."""
     if not dist.is_available():
         raise ConfigError("this torch is built without torch.distributed; install one that has it")
+    if dist.is_initialized():  # by the script that calls this
+        yield
+        return
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise ConfigError(

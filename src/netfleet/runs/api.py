@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,7 +173,8 @@ def _known_experiment(given: object, parts: Mapping[str, object]) -> Experiment:
         advice = 'leave that out, or change the experiment: nf.load_experiment("my.toml", ["rounds=50"])'
         raise ConfigError(f"the experiment has its own {', '.join(parts)}; {advice}")
     if isinstance(given, Experiment):
-        return config.experiment(config.without_none(given.to_table()))
+        checked = config.experiment(config.without_none(given.to_table()))
+        return replace(checked, evaluation=given.evaluation)  # whose metrics may be functions
     path = _path(given, "an experiment file")
     make_importable(str(path))
     return config.load_experiment(path)

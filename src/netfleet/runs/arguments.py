@@ -67,6 +67,7 @@ def make_experiment(parts: Parts, name: str) -> tuple[Experiment, Objects]:
     topology, graph = _topology(parts)
     problem, task = _problem(parts.problem)
     network = _settings(Faults, parts.network, "network")
+    evaluation = _settings(Evaluation, parts.evaluation, "evaluation")
     given = {
         "name": name,
         "rounds": rounds,
@@ -74,13 +75,16 @@ def make_experiment(parts: Parts, name: str) -> tuple[Experiment, Objects]:
         "topology": topology,
         "problem": problem,
         "algorithms": tuple(method.labelled for method in methods),
-        "evaluation": _settings(Evaluation, parts.evaluation, "evaluation"),
+        "evaluation": evaluation,
         "engine": _engine(parts.engine, parts.problem),
         "network": network if network.any else None,
         "checkpoint_every": whole(parts.checkpoint_every, "checkpoint_every"),
     }
     made = {method.label: method.made for method in methods if method.made is not None}
-    experiment, objects = check_experiment(given), Objects(graph, task, made)
+    unnamed = tuple(
+        metric for metric in evaluation.metrics if not isinstance(metric, str) and not is_importable(metric)
+    )
+    experiment, objects = check_experiment(given), Objects(graph, task, made, unnamed)
     if len(seeds) > 1 and isinstance(parts.problem, Problem):
         _refuse_repetition(experiment, objects)
     return experiment, objects
@@ -174,7 +178,8 @@ def _problem(given: ProblemPart) -> tuple[Table, Problem | ProblemFactory | Mapp
     missing = [n for n, p in parameters(given).items() if p.default is p.empty and n not in OFFERED]
     if missing:
         offered = ", ".join(OFFERED)
-        raise ConfigError(f"problem: {path_of(given)} needs {', '.join(missing)}, and can be given only {offered}")
+        advice = f"it is called with those of {offered} that it names, so give all others a default"
+        raise ConfigError(f"problem: {path_of(given)} needs {', '.join(missing)}; {advice}")
     if is_importable(given):
         return resolve_problem({"kind": path_of(given)}), None
     return {"kind": path_of(given)}, given

@@ -55,11 +55,12 @@ class Objects:
     topology: Topology | Mapping[str, Any] | None = None
     problem: Problem | ProblemFactory | Mapping[str, Any] | None = None
     algorithms: Mapping[str, Algorithm] = field(default_factory=dict)  # by label
+    metrics: tuple[object, ...] = ()  # that no file can name
 
     @property
     def any(self) -> bool:
         """Whether there are any: an experiment file could not say them."""
-        return self.topology is not None or self.problem is not None or bool(self.algorithms)
+        return any(part is not None for part in (self.topology, self.problem)) or bool(self.algorithms or self.metrics)
 
 
 NO_OBJECTS = Objects()

@@ -5,6 +5,7 @@ data sets by a digest, functions by their name.
 """
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -106,6 +107,8 @@ def _feed(sha: "hashlib._Hash", value: object) -> None:
         for inner in value.items() if isinstance(value, Mapping) else value:
             _feed(sha, inner)
         sha.update(b"end")
+    elif isinstance(value, functools.partial):
+        _feed(sha, [value.func, value.args, value.keywords])
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         _feed(sha, [getattr(value, field.name) for field in dataclasses.fields(value)])
     elif _is_scalar(value) or isinstance(value, bytes | nn.Module):  # a module shows its layers, not its parameters
