@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from netfleet.algorithms import ALGORITHMS, Algorithm, Mix, NetFleet
     from netfleet.data import Dataset, load_dataset, make_dataset, make_partition
     from netfleet.errors import ConfigError, DataError, DivergedError, NetfleetError, TopologyError
-    from netfleet.problems import ModuleProblem, Problem
+    from netfleet.problems import ModuleProblem, Problem, make_problem
     from netfleet.runs.api import load_runs, run, simulate
     from netfleet.runs.config import EngineConfig, Evaluation, Experiment, load_experiment
     from netfleet.runs.history import History
@@ -50,6 +50,7 @@ __all__ = [
     "load_runs",
     "make_dataset",
     "make_partition",
+    "make_problem",
     "make_topology",
     "run",
     "simulate",

@@ -105,7 +105,7 @@ def test_the_optimum_is_that_of_the_weighted_objective(problem: Any) -> None:
 
 def test_a_problem_without_weights_says_so() -> None:
     class Own(Quadratics):
-        weighted = nf.Problem.weighted
+        with_shares = nf.Problem.with_shares
 
     with pytest.raises(ConfigError, match=r"Own has no weights of workers; multiply its gradients and values by m pᵢ"):
         Own(3).weighted("rows")

@@ -1,6 +1,6 @@
 """Data: sources (labelled rows) and partitions (which worker has which rows)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,8 +42,10 @@ def load_dataset(spec: Spec) -> Dataset:
     return SOURCES.build(spec)
 
 
-def make_partition(spec: Spec, dataset: Dataset, workers: int, seed: int) -> list[npt.NDArray[np.int64]]:
-    """The training rows of every worker, as a specification asks.
+def make_partition(
+    spec: Spec | Sequence[npt.NDArray[np.int64]], dataset: Dataset, workers: int, seed: int
+) -> list[npt.NDArray[np.int64]]:
+    """The training rows of every worker, as a specification asks, or as they are given.
 
     >>> parts = make_partition("iid", load_dataset("digits"), workers=5, seed=0)
     >>> [len(part) for part in parts]
@@ -53,6 +55,8 @@ def make_partition(spec: Spec, dataset: Dataset, workers: int, seed: int) -> lis
         raise ConfigError(f"partition: workers must be at least 1, got {workers}; set workers = 1 or more")
     if dataset.site is not None:  # a site that has loaded its own rows trains on all of them
         return [np.arange(dataset.rows)] * workers
+    if not isinstance(spec, str | Mapping):
+        return check_parts(spec, dataset.rows, workers, "partition")
     groups = None if dataset.groups is None else dataset.groups.numpy()
     kind = split(spec, PARTITIONS.what)[0]
     labels = _labels(dataset, kind)

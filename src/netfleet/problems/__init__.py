@@ -3,7 +3,7 @@
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import PROBLEMS, Problem, Scores
 from netfleet.problems.module import ModuleProblem
-from netfleet.problems.supervised import supervised
+from netfleet.problems.supervised import make_problem, supervised
 from netfleet.problems.synthetic import Logistic, Quadratics
 from netfleet.problems.tasks import LOSSES, Task
 
@@ -17,5 +17,6 @@ __all__ = [
     "Sample",
     "Scores",
     "Task",
+    "make_problem",
     "supervised",
 ]

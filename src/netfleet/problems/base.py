@@ -16,7 +16,7 @@ from torch import Tensor
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.scoring import MetricSpec
-from netfleet.problems.site_weights import WeightSpec, resolve_weights
+from netfleet.problems.site_weights import Shares, WeightSpec, resolve_weights, site_weights
 from netfleet.registry import Registry
 
 
@@ -87,11 +87,16 @@ class Problem(ABC):
     def weighted(self, weights: WeightSpec) -> "Problem":
         """The problem whose objective is Σᵢ pᵢ fᵢ: "rows", {"kind": "rows", "cap": 0.5} or a number per worker.
 
-        Each worker then computes m pᵢ fᵢ in place of fᵢ. A problem of your own that supports it overrides this.
+        Each worker then computes m pᵢ fᵢ in place of fᵢ.
         """
-        if resolve_weights(weights) == {"kind": "equal"}:
+        resolved = resolve_weights(weights)
+        if resolved == {"kind": "equal"} and self.shares is None:
             return self
-        advice = "multiply its gradients and values by m pᵢ yourself, and override weighted() to return it"
+        return self.with_shares(site_weights(resolved, self.sizes if isinstance(resolved, dict) else [1] * self.m))
+
+    def with_shares(self, shares: Shares) -> "Problem":
+        """The problem with these p, `[m]`; a problem of your own that can be weighted overrides this."""
+        advice = "multiply its gradients and values by m pᵢ, and override with_shares() to return such a problem"
         raise ConfigError(f"{type(self).__name__} has no weights of workers; {advice}")
 
     @abstractmethod

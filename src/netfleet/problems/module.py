@@ -23,7 +23,7 @@ from netfleet.gradients.replica import Loss, Replica, flatten, probe
 from netfleet.gradients.samples import DeviceSamples, draw
 from netfleet.problems.base import Objective, Problem, Scores
 from netfleet.problems.scoring import Metric, MetricSpec, make_metrics
-from netfleet.problems.site_weights import WeightSpec, site_weights
+from netfleet.problems.site_weights import Shares
 from netfleet.problems.tasks import Task, guessed, make_task
 from netfleet.registry import Spec
 
@@ -196,9 +196,9 @@ class ModuleProblem(Problem):
     def sizes(self) -> Sequence[int]:
         return [len(part) for part in self.parts]
 
-    def weighted(self, weights: WeightSpec) -> "ModuleProblem":
+    def with_shares(self, shares: Shares) -> "ModuleProblem":
         other = copy.copy(self)
-        other.shares = torch.from_numpy(site_weights(weights, self.sizes))
+        other.shares = torch.from_numpy(shares)
         other._host()
         return other
 

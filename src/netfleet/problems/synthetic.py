@@ -15,7 +15,7 @@ from netfleet.data.tensors import only
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import PROBLEMS, Problem, Scores
-from netfleet.problems.site_weights import WeightSpec, site_weights
+from netfleet.problems.site_weights import Shares
 from netfleet.registry import Spec
 
 Array = npt.NDArray[np.float64]
@@ -57,8 +57,7 @@ class _Synthetic(Problem):
     def sizes(self) -> Sequence[int]:
         return [self.size // len(self.workers)] * self.m
 
-    def weighted(self, weights: WeightSpec) -> Problem:
-        shares = site_weights(weights, self.sizes)
+    def with_shares(self, shares: Shares) -> Problem:
         other = copy.copy(self)
         other.shares, other._drawn, other._whole = torch.from_numpy(shares), {}, None
         other.scale = self._tensor(self.m * shares)[list(self.workers), None]

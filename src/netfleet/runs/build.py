@@ -15,7 +15,6 @@ from netfleet.engines.host import refuse_memory
 from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
 from netfleet.problems.base import PROBLEMS, Problem
-from netfleet.problems.site_weights import resolve_weights
 from netfleet.registry import Registry, Spec, path_of, split
 from netfleet.runs.config import EngineConfig, Experiment, RunConfig
 from netfleet.runs.requirements import check_network
@@ -125,7 +124,7 @@ def build_problem(spec: Spec | ProblemFactory, workers: int, seed: int, engine: 
     weights: Any = table.pop("weights", "equal")
     dtype = getattr(torch, engine.dtype)
     problem = registry.build({"kind": kind, **table}, workers=workers, seed=seed, dtype=dtype, **place)
-    return problem if resolve_weights(weights) == {"kind": "equal"} else problem.weighted(weights)
+    return problem.weighted(weights)
 
 
 def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, setting: Setting) -> Job:
