@@ -23,12 +23,13 @@ def draw(rows: int = 900) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, np.stack([np.minimum(time, watched), time <= watched], axis=1), site
 
 
-def main(rounds: int = 150) -> tuple[nf.History, nf.Problem]:
+def main(rounds: int = 50) -> tuple[nf.History, nf.Problem]:
     x, y, site = draw()
     data = nf.make_dataset(x, y, groups=site, name="survival")
     problem = nf.make_problem(data, "linear", loss="cox", batch=0)  # batch = 0: the exact partial likelihood
-    evaluation = {"every": 25, "metrics": ["concordance"]}
-    return nf.simulate("net-fleet", topology="complete", problem=problem, rounds=rounds, evaluation=evaluation), problem
+    method, evaluation = nf.NetFleet(K=10, eta=0.1), {"every": 25, "metrics": ["concordance"]}
+    history = nf.simulate(method, topology="complete", problem=problem, rounds=rounds, evaluation=evaluation)
+    return history, problem
 
 
 if __name__ == "__main__":

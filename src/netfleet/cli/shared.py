@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from netfleet.errors import ConfigError, StorageError
-from netfleet.registry import make_importable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,7 +56,6 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def load_local(options: argparse.Namespace, command: str) -> Experiment:
     """The experiment of a command that runs in one process."""
-    make_importable(options.file)
     from netfleet.runs.config import load_experiment
 
     experiment = load_experiment(options.file, options.set)

@@ -112,16 +112,14 @@ def accuracy(outputs: Tensor, targets: Tensor) -> float:
 @_metric("classes", "labels")
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """The mean of the shares of each class that are recognised; over labels the mean of theirs."""
-    library = sklearn_metrics()
     if not targets.is_floating_point():
         return _recall(outputs.argmax(-1).cpu().numpy(), targets.cpu().numpy())
-    return _mean([float(library.recall_score(o.truth, o.said, average="macro")) for o in by_label(outputs, targets)])
+    return _mean([_recall(o.said, o.truth) for o in by_label(outputs, targets)])
 
 
-def _recall(said: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]) -> float:
-    """Over the classes that occur."""
-    labels = np.unique(truth)
-    return float(sklearn_metrics().recall_score(truth, said, labels=labels, average="macro"))
+def _recall(said: npt.NDArray[np.generic], truth: npt.NDArray[np.generic]) -> float:
+    """The mean over the classes that occur."""
+    return float(sklearn_metrics().recall_score(truth, said, labels=np.unique(truth), average="macro"))
 
 
 @_metric("classes", "labels")

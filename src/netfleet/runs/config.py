@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeVar
 import tomli_w
 
 from netfleet.errors import ConfigError
-from netfleet.registry import Registry, check_fields, check_type, parameters, shown, split, suggestion
+from netfleet.registry import Registry, check_fields, check_type, make_importable, parameters, shown, split, suggestion
 from netfleet.runs.overrides import parse_overrides
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS, varies
@@ -206,7 +206,11 @@ def config_hash(config: Any) -> str:
 
 
 def load_experiment(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment file (None: the embedded demo), apply `key=value` overrides, and check all of it."""
+    """Read an experiment file (None: the embedded demo), apply `key=value` overrides, and check all of it.
+
+    Modules beside the file and in the current folder can be named in it from then on.
+    """
+    make_importable(None if path is None else str(path))
     return experiment(read_experiment(path, overrides))
 
 

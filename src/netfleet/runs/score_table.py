@@ -17,7 +17,7 @@ from netfleet.problems.module import ModuleProblem
 from netfleet.problems.scoring import Metric, MetricSpec, by_label, make_metrics, one_auroc
 from netfleet.runs.scores import Score
 
-RESAMPLES = 500
+RESAMPLES = 200
 Rows = npt.NDArray[np.int64]
 
 
