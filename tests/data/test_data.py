@@ -332,6 +332,15 @@ def test_what_is_missing_is_downloaded_once(tmp_path: Path, serve: Callable[[Pat
     assert locate(offline, None, environ) == found
 
 
+def test_a_file_may_be_published_under_another_name(tmp_path: Path, serve: Callable[[Path], str]) -> None:
+    mirror, environ = tmp_path / "mirror", {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    collection = publish(mirror, "toy", {"input.txt": ((), b"A:\nhello\n")})
+    file = collection.files[0]._replace(name="toy.txt", address="input.txt")
+    found = locate(collection._replace(url=serve(mirror), files=(file,)), None, environ)
+    assert found == {"toy.txt": tmp_path / "cache/netfleet/toy/toy.txt"}
+    assert read(file, found["toy.txt"]) == b"A:\nhello\n"
+
+
 def test_only_the_missing_files_are_downloaded(tmp_path: Path, serve: Callable[[Path], str]) -> None:
     mirror, cache = tmp_path / "mirror", tmp_path / "cache/netfleet/toy"
     collection = publish_images(mirror)
@@ -453,7 +462,7 @@ def test_a_damaged_archive(tmp_path: Path, serve: Callable[[Path], str], damage:
 
 
 def test_every_source_is_known() -> None:
-    assert set(SOURCES) == {"digits", "mnist", "fashion-mnist", "cifar10", "libsvm", "a9a"}
+    assert set(SOURCES) == {"digits", "mnist", "fashion-mnist", "cifar10", "libsvm", "a9a", "csv", "plays"}
 
 
 def test_digits_come_with_the_package() -> None:

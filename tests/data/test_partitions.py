@@ -38,7 +38,7 @@ def mnist_labels() -> np.ndarray:
 
 
 def test_every_partition_is_known() -> None:
-    assert set(PARTITIONS) == {"shared", "iid", "shards", "dirichlet", "groups"}
+    assert set(PARTITIONS) == {"shared", "iid", "shards", "dirichlet", "groups", "sites"}
 
 
 @settings(deadline=None)  # speed is not what is tested
@@ -154,6 +154,14 @@ def test_groups_per_worker(workers: int, per_worker: int, seed: int) -> None:
     assert [len(names) for names in owned] == [per_worker] * workers
     assert len(set.union(*owned)) == workers * per_worker
     assert sum(len(rows) for rows in parts) == np.isin(groups, list(set.union(*owned))).sum()
+
+
+@given(st.lists(st.integers(0, 4), min_size=5, max_size=60), SEEDS)
+def test_each_site_is_a_worker_in_their_order(drawn: list[int], seed: int) -> None:
+    groups = np.array([*range(5), *drawn]) * 3
+    parts = part("sites", np.zeros(len(groups)), 5, seed, groups)
+    assert_disjoint_cover(parts, len(groups))
+    assert [np.unique(groups[rows]).tolist() for rows in parts] == [[0], [3], [6], [9], [12]]
 
 
 @pytest.mark.parametrize("spec", ["iid", "shards", {"kind": "dirichlet", "alpha": 0.5}, "groups"])

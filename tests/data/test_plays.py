@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from netfleet import Dataset, load_dataset, make_partition
 from netfleet.data import own_tests
 from netfleet.data.catalog import TINYSHAKESPEARE
+from netfleet.data.csv_files import plan_data
 from netfleet.data.sites import SITE_VARIABLE
 from netfleet.runs.config import experiment
 from netfleet.runs.run import run_experiment
@@ -83,6 +84,8 @@ def test_a_declared_alphabet_has_one_number_for_each_of_its_characters(folder: P
 def test_a_site_with_a_text_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = {"path": "{site}.txt", "alphabet": "abcdefghijklmnopqrstuvwxyz ,.\n", "sites": ["york", "leeds"]}
     together = play(**spec)
+    planned = plan_data({"kind": "plays", **spec, "sites": None}, ["york", "leeds"])
+    assert planned == {"kind": "plays", **spec}
     assert together.group_names == ("york", "leeds")
     (folder / "york.txt").unlink()
     monkeypatch.setenv(SITE_VARIABLE, "leeds")

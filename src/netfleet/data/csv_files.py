@@ -20,7 +20,7 @@ from torch import Tensor
 from netfleet.data.columns import Scale
 from netfleet.data.dataset import Dataset
 from netfleet.data.declaration import Declaration
-from netfleet.data.sites import PLACE, find, site_files, this_site
+from netfleet.data.sites import PLACE, find, site_files, this_site, with_sites
 from netfleet.data.sources import SOURCES
 from netfleet.data.splits import split_share, stable_numbers
 from netfleet.data.statistics import Moments, Statistics, check_declaration, merge, read_statistics, sums_of
@@ -157,18 +157,16 @@ def plan_data(spec: Spec, names: Sequence[str]) -> Spec:
 
     Statistics become constants, so that the hash of the run covers them.
     """
-    if split(spec, "data source")[0] != "csv" or not (declared := declare(spec)).own_files:
-        return spec
-    if declared.sites is not None and list(declared.sites) != list(names):
-        ours, theirs = ", ".join(declared.sites), ", ".join(names)
-        raise ConfigError(f"the data has the sites {ours}, but the [[nodes]] are {theirs}; give both in the same order")
-    planned = {**split(spec, "data source")[1], "kind": "csv", "sites": list(names)}
+    planned = with_sites(spec, names)
+    if split(planned, "data source")[0] != "csv" or not (declared := declare(planned)).own_files:
+        return planned
     if not declared.scaled or isinstance(declared.statistics, Mapping):
         return planned
     if declared.statistics is None:
         raise declared.without_statistics()
-    moments = _stored(declare(planned), find(declared.statistics)).moments()
-    return {**planned, "statistics": {name: found._asdict() for name, found in moments.items()}}
+    moments = _stored(declared, find(declared.statistics)).moments()
+    constants = {name: found._asdict() for name, found in moments.items()}
+    return {"kind": "csv", **split(planned, "data source")[1], "statistics": constants}
 
 
 def _dataset(declared: Declaration, parts: Sequence[Part], moments: Mapping[str, Moments]) -> Dataset:

@@ -27,6 +27,18 @@ def holds_own_data(spec: Spec) -> bool:
     return ":" in kind or PLACE in str(parameters.get("path"))
 
 
+def with_sites(spec: Spec, names: Sequence[str]) -> Spec:
+    """A specification that lists these sites, if each has a file of its own; raises if it lists others."""
+    kind, parameters = split(spec, "data source")
+    if PLACE not in str(parameters.get("path")) or ":" in kind:
+        return spec
+    listed = parameters.get("sites")
+    if isinstance(listed, list | tuple) and list(listed) != list(names):
+        ours, theirs = ", ".join(map(str, listed)), ", ".join(names)
+        raise ConfigError(f"the data has the sites {ours}, but the [[nodes]] are {theirs}; give both in the same order")
+    return {"kind": kind, **parameters, "sites": list(names)}
+
+
 def site_files(path: str, sites: Sequence[str] | None, environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
     """The file of each site: of one at a real site, of all that are listed in the simulator."""
     own = this_site(environ)
