@@ -174,7 +174,7 @@ def _problem(given: ProblemPart) -> tuple[Table, Problem | ProblemFactory | Mapp
         return plain(table), None if is_plain(table) else table
     if not callable(given) or not hasattr(given, "__qualname__"):  # a module can be called, but makes no problem
         expected = 'expected a Problem, a name such as "quadratics", a table, or a function of the seed that makes one'
-        raise ConfigError(f"problem: {expected}, got {shown(given)}; build one with nf.ModuleProblem")
+        raise ConfigError(f"problem: {expected}, got {shown(given)}; build one with nf.make_problem")
     missing = [n for n, p in parameters(given).items() if p.default is p.empty and n not in OFFERED]
     if missing:
         offered = ", ".join(OFFERED)
