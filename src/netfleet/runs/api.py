@@ -71,8 +71,8 @@ def run(
 
     A seed determines a graph, split, initial model and mini-batches that are given by name or table. A `Problem` is one
     and the same for all seeds, its mini-batches too, so several seeds need a function that makes it:
-    `problem=lambda seed: ModuleProblem(…, seed=seed)`. It is called with those of `workers`, `seed`, `dtype`, `device`,
-    `threads` and `gradients` that it names.
+    `problem=lambda seed: nf.make_problem(…, seed=seed)`. It is called with those of `workers`, `seed`, `dtype`,
+    `device`, `threads` and `gradients` that it names.
 
     - `out` is a folder for the runs, `curves.png`, `report.html`, and `experiment.toml` if all parts are names, tables
       or objects that a file can say. Runs that are there already are completed with `resume`, or deleted with

@@ -62,7 +62,7 @@ class Parts:
 
 def make_experiment(parts: Parts, name: str) -> tuple[Experiment, Objects]:
     """The experiment that the parts describe, and those of them that an experiment file could not say."""
-    rounds, seeds = whole(parts.rounds, "rounds"), _seeds(parts.seeds)
+    rounds, seeds = _whole(parts.rounds, "rounds"), _seeds(parts.seeds)
     methods = _told_apart([_method(each, rounds) for each in _listed(parts.algorithms)])
     topology, graph = _topology(parts)
     problem, task = _problem(parts.problem)
@@ -78,7 +78,7 @@ def make_experiment(parts: Parts, name: str) -> tuple[Experiment, Objects]:
         "evaluation": evaluation,
         "engine": _engine(parts.engine, parts.problem),
         "network": network if network.any else None,
-        "checkpoint_every": whole(parts.checkpoint_every, "checkpoint_every"),
+        "checkpoint_every": _whole(parts.checkpoint_every, "checkpoint_every"),
     }
     made = {method.label: method.made for method in methods if method.made is not None}
     unnamed = tuple(
@@ -137,7 +137,7 @@ def _told_apart(methods: list[_Method]) -> list[_Method]:
 
 
 def _topology(parts: Parts) -> tuple[Table, Topology | Mapping[str, Any] | None]:
-    given, workers = parts.topology, None if parts.workers is None else whole(parts.workers, "workers")
+    given, workers = parts.topology, None if parts.workers is None else _whole(parts.workers, "workers")
     if isinstance(given, nx.Graph):
         given = make_topology(given)
     if isinstance(given, Topology):
@@ -174,7 +174,7 @@ def _problem(given: ProblemPart) -> tuple[Table, Problem | ProblemFactory | Mapp
         return plain(table), None if is_plain(table) else table
     if not callable(given) or not hasattr(given, "__qualname__"):  # a module can be called, but makes no problem
         expected = 'expected a Problem, a name such as "quadratics", a table, or a function of the seed that makes one'
-        raise ConfigError(f"problem: {expected}, got {shown(given)}; build one with nf.ModuleProblem")
+        raise ConfigError(f"problem: {expected}, got {shown(given)}; build one with nf.make_problem")
     missing = [n for n, p in parameters(given).items() if p.default is p.empty and n not in OFFERED]
     if missing:
         offered = ", ".join(OFFERED)
@@ -211,10 +211,10 @@ def _settings(
 
 def _seeds(given: int | Iterable[int]) -> tuple[int, ...]:
     several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
-    return tuple(whole(seed, "a seed") for seed in (given if several else [given]))  # type: ignore[union-attr]
+    return tuple(_whole(seed, "a seed") for seed in (given if several else [given]))  # type: ignore[union-attr]
 
 
-def whole(value: Any, what: str) -> int:
+def _whole(value: Any, what: str) -> int:
     """A whole number, of numpy too."""
     try:
         if not isinstance(value, bool):

@@ -102,7 +102,7 @@ def _feed(sha: "hashlib._Hash", value: object) -> None:
         value = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         sha.update(f"{value.dtype}{value.shape}".encode())
-        sha.update(np.ascontiguousarray(value).data)
+        sha.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
     elif isinstance(value, Mapping | list | tuple | np.ndarray):
         for inner in value.items() if isinstance(value, Mapping) else value:
             _feed(sha, inner)
