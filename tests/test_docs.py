@@ -12,7 +12,10 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import nbclient
+import nbformat
 import pytest
 
 import netfleet
@@ -53,6 +56,29 @@ def test_the_readmes_python_runs_in_a_fresh_interpreter_that_knows_every_problem
     done = subprocess.run([sys.executable, "-W", "error", "-c", both], cwd=tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "curves.png").exists()
+
+
+def test_the_page_on_python_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for code in blocks("docs/python.md", "python"):
+        exec(code, names)
+    assert names["history"].last["auroc"] > 0.8
+    assert (tmp_path / "first.png").exists()
+    assert (tmp_path / "compared.png").exists()
+    assert set(names["frame"]["label"]) == {"NET-FLEET", "LD-SGD"}
+
+
+@pytest.mark.slow
+def test_the_notebook_goes_from_a_csv_to_a_picture_in_twenty_lines() -> None:
+    folder = ROOT / "examples" / "notebook"
+    notebook = nbformat.read(folder / "comparison.ipynb", as_version=4)
+    lines = [line for cell in notebook.cells if cell.cell_type == "code" for line in cell.source.splitlines() if line]
+    assert len(lines) <= 20
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert any("image/png" in data for data in shown)
+    assert any("interval" in data.get("text/html", "") for data in shown)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)

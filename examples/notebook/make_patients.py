@@ -1,4 +1,4 @@
-"""Makes patients.csv, toy data for the notebook: 600 patients of five hospitals that differ in size, age and illness."""
+"""Makes patients.csv, toy data for the notebook: patients of five hospitals that differ in size, age and illness."""
 
 from pathlib import Path
 

@@ -174,6 +174,7 @@ def softmaxed(scores: Tensor) -> Any:
             whole(2, 40).double(),
             lambda o, t: sklearn.metrics.average_precision_score(t, o),
         ),
+        ("auroc", draw(40).round(), whole(2, 40).double(), lambda o, t: sklearn.metrics.roc_auc_score(t, o)),  # ties
         ("f1", draw(40, 3), whole(3, 40), lambda o, t: sklearn.metrics.f1_score(t, o.argmax(1), average="macro")),
         ("f1", draw(40, 2), whole(2, 40), lambda o, t: sklearn.metrics.f1_score(t, o.argmax(1))),
         (

@@ -1,8 +1,8 @@
 """Metrics by name: functions of a model's outputs and the targets, for `evaluation.metrics` and tables of scores.
 
-Several classes are scored one against the rest, several labels one by one, and their mean is taken. AUROC, average
-precision, F1 and balanced accuracy come from scikit-learn (`pip install 'netfleet[metrics]'`). A metric that some rows
-do not have (AUROC where all have one label) is None there.
+Several classes are scored one against the rest, several labels one by one, and their mean is taken. Average precision
+comes from scikit-learn (`pip install 'netfleet[metrics]'`). A metric that some rows do not have (AUROC where all have
+one label) is None there.
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from netfleet.data.tensors import Tensors
@@ -119,14 +120,18 @@ def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
 
 def _recall(said: npt.NDArray[np.generic], truth: npt.NDArray[np.generic]) -> float:
     """The mean over the classes that occur."""
-    return float(sklearn_metrics().recall_score(truth, said, labels=np.unique(truth), average="macro"))
+    return float(np.mean([(said[truth == label] == label).mean() for label in np.unique(truth)]))
 
 
 @_metric("classes", "labels")
 def f1(outputs: Tensor, targets: Tensor) -> float:
     """The harmonic mean of precision and recall; 0 where a label neither occurs nor is said."""
-    library = sklearn_metrics()
-    return _mean([float(library.f1_score(o.truth, o.said, zero_division=0.0)) for o in by_label(outputs, targets)])
+    return _mean([one_f1(o) for o in by_label(outputs, targets)])
+
+
+def one_f1(one: OneLabel) -> float:
+    both = int(one.said.sum() + one.truth.sum())
+    return 2 * int((one.said & one.truth).sum()) / both if both else 0.0
 
 
 @_metric("classes", "labels")
@@ -136,8 +141,11 @@ def auroc(outputs: Tensor, targets: Tensor) -> float:
 
 
 def one_auroc(one: OneLabel) -> float:
-    mixed = 0 < one.truth.sum() < len(one.truth)
-    return float(sklearn_metrics().roc_auc_score(one.truth, one.scores)) if mixed else math.nan
+    """The share of pairs of a row with the label and one without in which the first has the higher score."""
+    having, without = int(one.truth.sum()), int((~one.truth).sum())
+    least = having * (having + 1) / 2
+    above = rankdata(one.scores)[one.truth].sum() - least if having and without else math.nan
+    return float(above / max(having * without, 1))
 
 
 @_metric("classes", "labels")

@@ -65,14 +65,14 @@ def run(
     told apart by what differs: "NET-FLEET, K = 5".
 
         >>> results = run(["net-fleet", {"kind": "dsgd", "eta": 0.05}], topology="ring", workers=4,
-        ...               problem="quadratics", rounds=5, seeds=range(2))
+        ...               problem="quadratics", rounds=5, seeds=2)
         >>> [history.label for history in results]
         ['NET-FLEET', 'DSGD', 'NET-FLEET', 'DSGD']
 
-    A seed determines a graph, split, initial model and mini-batches that are given by name or table. A `Problem` is one
-    and the same for all seeds, its mini-batches too, so several seeds need a function that makes it:
-    `problem=lambda seed: nf.make_problem(…, seed=seed)`. It is called with those of `workers`, `seed`, `dtype`,
-    `device`, `threads` and `gradients` that it names.
+    `seeds` is how many there are, from 0 on, or a list of them. A seed determines a graph, split, initial model and
+    mini-batches that are given by name or table. A `Problem` is the same for all seeds, its mini-batches too, so
+    several seeds need a function that makes it: `problem=lambda seed: nf.make_problem(…, seed=seed)`. It is called with
+    those of `workers`, `seed`, `dtype`, `device`, `threads` and `gradients` that it names.
 
     - `out` is a folder for the runs, `curves.png`, `report.html`, and `experiment.toml` if all parts are names, tables
       or objects that a file can say. Runs that are there already are completed with `resume`, or deleted with

@@ -53,7 +53,7 @@ class Parts:
     problem: ProblemPart = "classification"
     workers: int | None = None
     rounds: int = 100
-    seeds: int | Iterable[int] = 0
+    seeds: int | Iterable[int] = 1
     evaluation: EvaluationPart | None = None
     engine: EnginePart | None = None
     network: NetworkPart | None = None
@@ -210,8 +210,12 @@ def _settings(
 
 
 def _seeds(given: int | Iterable[int]) -> tuple[int, ...]:
-    several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
-    return tuple(_whole(seed, "a seed") for seed in (given if several else [given]))  # type: ignore[union-attr]
+    """Seeds that are listed, or that many from 0 on."""
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        return tuple(_whole(seed, "a seed") for seed in given)
+    if (count := _whole(given, "seeds")) < 1:
+        raise ConfigError(f"seeds must be how many there are, at least 1, or a list of seeds, got {count}")
+    return tuple(range(count))
 
 
 def _whole(value: Any, what: str) -> int:

@@ -136,7 +136,7 @@ class InNotebook(Display):
         self._begun += 1
         self._label = f"[{self._begun}/{self.runs}] {label}" if self.runs > 1 else label
         self._rounds, self._t, self._note, self._shown = rounds, done, "", time.monotonic()
-        self._line = display(self._content(), raw=True, display_id=True)
+        self._line = display(self._content(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def round(self, t: int) -> None:
         self._t = t

@@ -14,7 +14,7 @@ from torch import Tensor
 from netfleet import randomness
 from netfleet.data.tensors import Tensors, take
 from netfleet.problems.module import ModuleProblem
-from netfleet.problems.scoring import Metric, MetricSpec, by_label, make_metrics, one_auroc
+from netfleet.problems.scoring import Metric, MetricSpec, by_label, make_metrics, one_auroc, one_f1
 from netfleet.runs.scores import Score
 
 RESAMPLES = 200
@@ -73,7 +73,7 @@ def _labels(outputs: Tensor, targets: Tensor) -> Iterator[Score]:
         values = {
             "precision": hits / said if said else None,
             "recall": hits / true if true else None,
-            "f1": 2 * hits / (said + true) if said + true else None,
+            "f1": one_f1(one) if said + true else None,
             "auroc": one_auroc(one) if 0 < true < len(one.truth) else None,
         }
         for name, value in values.items():
