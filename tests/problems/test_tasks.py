@@ -1,6 +1,7 @@
 """Losses and metrics against what libraries and plain loops compute, and problems of every kind against autograd."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import netfleet as nf
 from netfleet.data import Dataset
 from netfleet.errors import ConfigError, DataError
 from netfleet.problems import ModuleProblem, Task
@@ -236,3 +238,31 @@ def test_any_function_is_a_metric_and_a_wrong_name_is_refused() -> None:
 def test_targets_that_do_not_fit_the_loss_are_refused(y: Tensor, loss: str, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         ModuleProblem(linear(1), data(y), [np.arange(4)], loss=loss)
+
+
+class WithMore(nn.Module):
+    """As models of the transformers library: the scores are one of several outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.layer(x), hidden=x)
+
+
+def test_outputs_may_come_with_others() -> None:
+    problem = ModuleProblem(WithMore(), data(whole(2, 20), classes=2), [np.arange(20)], batch=4)
+    assert problem.grad(problem.start()[None], problem.sample(0, 1)).abs().sum() > 0
+    assert problem.evaluate(problem.start()[None]).accuracy is not None
+
+
+def test_adapters_of_peft_are_all_that_is_sent() -> None:
+    peft = pytest.importorskip("peft")
+    base = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules=["0", "2"]))
+    problem = ModuleProblem(model, data(whole(2, 20), classes=2), [np.arange(20)] * 4, batch=4)
+    adapters = sum(p.numel() for name, p in model.named_parameters() if "lora" in name)
+    assert problem.d == adapters
+    history = nf.simulate("dsgd", topology="ring", problem=problem, rounds=3)
+    assert history.last["bytes"] == 3 * 8 * 4 * adapters  # rounds, messages, bytes of a number
