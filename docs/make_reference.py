@@ -29,7 +29,7 @@ from netfleet.topology.weights import WEIGHTS
 COLUMNS = {
     "round": "rounds done; 0 is the initial model",
     "accuracy, loss": "of x̄ on the test data; a task without right answers has no accuracy; a synthetic loss is f",
-    "worker_accuracy_mean/min/max, worker_loss_…": "over the workers' own models xᵢ, on all test rows",
+    "worker_accuracy_mean/min/max, worker_loss_…": "over the workers' own models xᵢ, on `worker_test_samples` rows",
     "own_accuracy_mean/min/max, own_loss_…": "the same on each worker's own test rows, where workers have some",
     "auroc, worker_auroc_mean, own_auroc_mean, …": "likewise for each of `evaluation.metrics`; null if undefined",
     "train_loss, grad_norm2": "f(x̄) and ‖∇f(x̄)‖² over the workers' training data",

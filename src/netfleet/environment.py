@@ -5,7 +5,10 @@ import sys
 
 
 def speaks() -> bool:
-    """Whether this process prints: rank 0 does so for all ranks of a job."""
+    """Whether this process prints and writes reports: rank 0 does so for all ranks of a job."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_rank() == 0)
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 

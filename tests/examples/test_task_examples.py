@@ -63,10 +63,10 @@ def test_four_hospitals_are_as_good_as_one_model_on_all_patients() -> None:
         nf.load_experiment(EXAMPLES / "heart.toml", ["seeds=[0]", 'algorithms=[{kind="net-fleet", K=5, eta=0.02}]'])
     )
     assert history.last["auroc"] == pytest.approx(expected, abs=0.01)
-    pooled = next(s for s in history.scores if (s.data, s.label, s.metric) == ("all", "", "auroc"))
+    pooled = next(s for s in history.scores if (s.data, s.label, s.metric) == ("", "", "auroc"))
     assert pooled.value == pytest.approx(history.last["auroc"])
     assert pooled.low < expected < pooled.high  # type: ignore[operator]
-    assert {s.data for s in history.scores} == {"all", "cleveland", "hungarian", "switzerland", "va"}
+    assert {s.data for s in history.scores} == {"", "cleveland", "hungarian", "switzerland", "va"}
 
 
 def bigram_loss(data: nf.Dataset) -> float:

@@ -1,6 +1,7 @@
 """Losses and metrics against what libraries and plain loops compute, and problems of every kind against autograd."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -266,3 +267,40 @@ def test_adapters_of_peft_are_all_that_is_sent() -> None:
     assert problem.d == adapters
     history = nf.simulate("dsgd", topology="ring", problem=problem, rounds=3)
     assert history.last["bytes"] == 3 * 8 * 4 * adapters  # rounds, messages, bytes of a number
+
+
+def constant(outputs: Tensor, targets: Tensor) -> float:
+    return 1.0
+
+
+def broken(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs
+
+
+def loss(outputs: Tensor, targets: Tensor) -> float:
+    return 42.0
+
+
+def test_metrics_that_would_hide_a_column_or_each_other_are_refused() -> None:
+    for metrics, words in (([loss], "name of another column"), ([constant, constant], "name of two metrics")):
+        with pytest.raises(ConfigError, match=words):
+            make_metrics(metrics, make_task("cross-entropy"))
+    with pytest.raises(ConfigError, match="metric 'broken' failed"):
+        make_metric(broken)(draw(4, 2), whole(2, 4))
+    for unnamed in (partial(constant), lambda outputs, targets: 1.0):
+        with pytest.raises(ConfigError, match="a metric must have a name"):
+            nf.Evaluation(metrics=(unnamed,))
+
+
+def test_a_metric_of_a_diverged_model_is_none() -> None:
+    assert METRICS["auroc"](draw(6, 2) * math.nan, whole(2, 6)) is None
+
+
+def test_scores_are_those_of_the_record_under_recalibrated_batch_norm() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    problem = ModuleProblem(model, data(whole(3, 200), classes=3), [np.arange(200)] * 2, batch_norm="recalibrated")
+    history = nf.simulate("dsgd", topology="ring", workers=2, problem=problem, rounds=5, evaluation={"metrics": ["f1"]})
+    scores = {score.metric: score.value for score in history.scores if not score.label}
+    assert scores["accuracy"] == pytest.approx(history.last["accuracy"])
+    assert scores["f1"] == pytest.approx(history.last["f1"])
+    assert history.last["worker_f1_mean"] is not None

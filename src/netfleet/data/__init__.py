@@ -17,7 +17,7 @@ from netfleet.data.partitions import PARTITIONS, check_parts, label_counts
 from netfleet.data.sources import SOURCES
 from netfleet.data.tensors import describe, take
 from netfleet.errors import ConfigError, DataError
-from netfleet.registry import Spec, split
+from netfleet.registry import Spec, shown, split
 
 __all__ = [
     "PARTITIONS",
@@ -39,6 +39,10 @@ def load_dataset(spec: Spec) -> Dataset:
     >>> load_dataset("digits").train_x.shape
     torch.Size([1437, 1, 8, 8])
     """
+    if not isinstance(spec, str | Mapping):
+        raise ConfigError(
+            f"data must be a name, a table or a Dataset, got {shown(spec)}; make one with nf.make_dataset"
+        )
     return SOURCES.build(spec)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from netfleet import randomness
 from netfleet.data.dataset import Dataset
-from netfleet.data.frames import Array, Frame, Values, as_inputs, is_frame, values_of
+from netfleet.data.frames import Array, Frame, Values, as_inputs, is_frame, library, values_of
 from netfleet.data.labels import Classes, make_targets, number_groups
 from netfleet.data.splits import check_share, split_share
 from netfleet.data.tensors import Tensors, count_rows, leaves, take
@@ -54,9 +54,11 @@ def make_dataset(
     check_type(seed, int, "make_dataset: seed")
     check_type(name, str, "make_dataset: name")
     given = _given(x, y, target, groups, "x")
-    held = None if isinstance(test, float | int) else _test_rows(test, target, groups)
+    held = None if isinstance(test, float | int) else _test_rows(_ordered_like(x, test), target, groups)
     parts = [given] if held is None else [given, held]
     targets, count = make_targets([part.y for part in parts], classes, numbers)
+    if site is not None and count is not None and classes is None:
+        raise ConfigError(f'site {site!r} knows the labels of its own rows only; list those of all: classes = ["…", …]')
     marks, names = number_groups([part.groups for part in parts])
     if held is not None:
         return Dataset(name, given.x, targets[0], held.x, targets[1], count, *marks, names, site)
@@ -70,6 +72,8 @@ def make_dataset(
 
 def _given(x: Any, y: Any, target: str | None, groups: Any, where: str) -> Given:
     """Inputs, targets and groups, by columns or as arrays; raises unless they have as many rows."""
+    if target is not None:
+        check_type(target, str, "make_dataset: target")
     named = [column for column in (target, groups) if isinstance(column, str)]
     if (y is None) == (target is None):
         came = "neither y nor target" if y is None else "both y and target"
@@ -120,6 +124,21 @@ def _test_rows(test: Any, target: str | None, groups: Any) -> Given:
         came = f"{type(test).__name__} of {len(test)}" if isinstance(test, tuple | list) else type(test).__name__
         raise ConfigError(f"test must be a share of the rows, or the test rows (x, y), got a {came}; try test = 0.2")
     return _given(test[0], test[1], None, test[2] if len(test) == 3 else None, "test")
+
+
+def _ordered_like(x: Any, test: Any) -> Any:
+    """Test rows that are a frame with the columns in the order of the frame x, which decides about the inputs."""
+    if isinstance(test, tuple | list) and len(test) > 0:
+        return (_ordered_like(x, test[0]), *test[1:])
+    if isinstance(x, dict) and isinstance(test, dict) and x.keys() == test.keys():
+        return {name: test[name] for name in x}
+    if not is_frame(x) or not is_frame(test):
+        return test
+    names, own = Frame(x, "x").names, Frame(test, "test").names
+    if set(names) != set(own):
+        odd = sorted(map(str, set(names) ^ set(own)))
+        raise DataError(f"x and test do not have the same columns: only one has {odd[0]!r}; give both the same")
+    return test.select_columns(names) if library(test) == "datasets" else test[names]
 
 
 def _split(

@@ -39,6 +39,8 @@ class Frame:
             raise DataError(f"{where} is of type {type(frame).__name__}, which has no rows yet; load it into memory")
         found = frame.column_names if self._library == "datasets" else frame.columns
         self.names = list(found)
+        if twice := [name for name in self.names if self.names.count(name) > 1]:
+            raise DataError(f"{where} has the column {twice[0]!r} twice; rename one of them")
 
     def take(self, name: object) -> Values:
         """A column."""
@@ -70,7 +72,8 @@ def library(thing: object) -> str | None:
 
 def is_frame(thing: object) -> bool:
     """Whether an object is a table with named columns."""
-    return library(thing) == "datasets" or (library(thing) is not None and type(thing).__name__ != "Series")
+    columns = ("Series", "Categorical", "Index")
+    return library(thing) == "datasets" or (library(thing) is not None and type(thing).__name__ not in columns)
 
 
 def values_of(thing: Any, where: str) -> Values:
@@ -82,7 +85,9 @@ def values_of(thing: Any, where: str) -> Values:
         array = thing.detach().cpu()
         return Values(array if array.is_floating_point() or array.is_complex() else array.numpy())
     if library(thing) == "pandas" and str(thing.dtype) == "category":
-        return Values(_array(thing), tuple(thing.cat.categories))
+        return Values(_array(thing), tuple(thing.dtype.categories))
+    if isinstance(thing, np.ma.MaskedArray) and np.ma.is_masked(thing):
+        raise DataError(f"{where} has masked values; fill them with .filled(…), or remove their rows")
     if library(thing) == "pandas" and str(thing.dtype).startswith(_NULLABLE) and thing.hasnans:
         return Values(thing.to_numpy(dtype="float64", na_value=np.nan))
     if isinstance(thing, np.ndarray | list | tuple) or library(thing) is not None:

@@ -53,7 +53,9 @@ class Column:
         return DataError(f"{self.file}, line {self.lines[row]}, column {self.name!r}: {self.texts[row]!r} {words}")
 
     def number(self, row: int) -> float:
-        text = self.texts[row] if self.format.decimal == "." else self.texts[row].replace(",", ".")
+        text = self.texts[row]
+        if self.format.decimal == ",":
+            text = text.replace(",", ".") if "." not in text else ""  # a point would group thousands
         if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
             raise self.wrong(row, f"is not a number; {self.cure('correct it')}")
         return float(text)

@@ -289,6 +289,9 @@ class ModuleProblem(Problem):
 
     def module(self, x: Tensor, buffers: Tensor | None = None) -> nn.Module:
         """A copy of the model with the parameters x `[d]` (and running statistics `[b]`), in evaluation mode."""
+        if tuple(x.shape) != (self.d,):
+            advice = "choose one worker's, or the average: history.final.state.x.mean(0)"
+            raise ConfigError(f"a model has {self.d} parameters in one row, got the shape {tuple(x.shape)}; {advice}")
         replica = Replica(self.model, self.task.loss, self._probed.moving)
         replica.load(x.to(self.device, self.dtype).clone(), buffers)
         return replica.model.eval()
@@ -303,8 +306,7 @@ class ModuleProblem(Problem):
         metrics: Sequence[MetricSpec] = (),
         own: bool = False,
     ) -> Scores:
-        if self._buffer_start.numel() and self.batch_norm == "recalibrated":
-            buffers = self._recalibrated(x, workers)
+        buffers = self.statistics(x, workers, buffers)
         if own:
             assert workers is not None
             assert self.test_parts is not None
@@ -317,6 +319,12 @@ class ModuleProblem(Problem):
         wanted = make_metrics(metrics, self.task)
         values = [self._measured(wanted, x[i], drawn[i], _row(buffers, i)) for i in range(len(x) if wanted else 0)]
         return scores._replace(metrics=dict(zip((m.name for m in wanted), zip(*values, strict=True), strict=False)))
+
+    def statistics(self, x: Tensor, workers: Sequence[int] | None, buffers: Tensor | None) -> Tensor | None:
+        """The running statistics `[rows, b]` that models are scored with: the given ones, or recalibrated."""
+        if self._buffer_start.numel() and self.batch_norm == "recalibrated":
+            return self._recalibrated(x, workers)
+        return buffers
 
     def _test_rows(self, models: int, workers: Sequence[int] | None, limit: int) -> tuple[list[Tensor], int]:
         """The test rows of each model, and in how many pieces they are scored if they are a part of all (else 0)."""
@@ -344,7 +352,7 @@ class ModuleProblem(Problem):
         return Scores(losses.mean(1), right.mean(1), losses.std(1) * scale, right.std(1) * scale)
 
     def outputs(self, x: Tensor, rows: Tensor, buffers: Tensor | None = None) -> Tensor:
-        """What the model with the parameters x `[d]` (and running statistics `[b]`) makes of some test rows."""
+        """What the model with the parameters x `[d]` (and running statistics `[1, b]`) makes of some test rows."""
         if self._outputs_path is None:
             self._outputs_path = Looped(self._inputs, self._pool)
         return self._outputs_path.outputs(x, torch.split(rows, _CHUNK), buffers)
@@ -397,6 +405,10 @@ def _check(model: nn.Module, batch: int, l2: float, threads: int, sampling: str,
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ConfigError(f"the model's parameter {name!r} is lazy and has no values yet; give its layer its sizes")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            "no parameter of the model requires a gradient, so there is nothing to train; unfreeze a layer"
+        )
     if batch < 0:
         raise ConfigError(f"batch must be at least 1, or 0 for exact local gradients, got {batch}")
     if l2 < 0:

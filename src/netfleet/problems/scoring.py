@@ -33,21 +33,40 @@ class Metric:
     name: str
     measure: Measure
     needs: tuple[Outputs, ...] = ()
-    higher_is_better: bool = True
+
+    @property
+    def __name__(self) -> str:  # as functions have it
+        return self.name
 
     def __call__(self, outputs: Tensor, targets: Tensors) -> float | None:
-        value = float(self.measure(outputs, targets))
+        if not bool(torch.isfinite(outputs).all()):  # of a run that diverges; the loss will say so
+            return None
+        try:
+            value = float(self.measure(outputs, targets))
+        except (TypeError, ValueError, KeyError, IndexError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            words = "a metric is a function of (outputs, targets) that returns one number"
+            raise ConfigError(f"metric {self.name!r} failed ({reason}); {words}") from error
         return value if math.isfinite(value) else None
 
 
 METRICS: dict[str, Metric] = {}
+#: Columns of a history that no metric may replace.
+TAKEN = {"round", "loss", "train_loss", "grad_norm2", "consensus_error", "stationarity", "tracking_error", "distance2"}
+TAKEN |= {"eta", "bytes", "samples", "seconds"}
 MetricSpec = str | Metric | Measure
 
 
 def make_metrics(specs: Sequence[MetricSpec], task: Task) -> tuple[Metric, ...]:
     """The metrics of some names, objects or functions; raises where the task has no such metric."""
     made = tuple(map(make_metric, specs))
+    names = [metric.name for metric in made]
     for metric in made:
+        if metric.name in TAKEN or names.count(metric.name) > 1:
+            cause = "is the name of another column" if metric.name in TAKEN else "is the name of two metrics"
+            raise ConfigError(f"{metric.name!r} {cause} of a history; call the function otherwise")
+        if metric.measure is average_precision:
+            sklearn_metrics()
         if metric.needs and task.outputs not in metric.needs:
             known = ", ".join(sorted(m.name for m in METRICS.values() if task.outputs in m.needs)) or "none by name"
             came = f"outputs are {task.outputs}" if task.outputs else "loss does not say what the outputs are"
@@ -63,7 +82,7 @@ def make_metric(spec: MetricSpec) -> Metric:
     if isinstance(spec, str) and spec in METRICS:
         return METRICS[spec]
     if callable(spec):
-        return Metric(getattr(spec, "__name__", type(spec).__name__), spec)
+        return Metric(spec.__name__, spec)
     near = suggestion(spec, METRICS) if isinstance(spec, str) else ""
     known = ", ".join(sorted(METRICS))
     raise ConfigError(f"unknown metric {spec!r}{near}; known: {known}, or 'package.module:function' for your own")
@@ -91,9 +110,9 @@ def by_label(outputs: Tensor, targets: Tensor, *, every: bool = False) -> Iterat
         yield OneLabel(label, chances[:, label], said == label, truth == label)
 
 
-def _metric(*needs: Outputs, higher: bool = True) -> Callable[[Measure], Measure]:
+def _metric(*needs: Outputs) -> Callable[[Measure], Measure]:
     def add(measure: Measure) -> Measure:
-        METRICS[measure.__name__] = Metric(measure.__name__, measure, needs, higher)
+        METRICS[measure.__name__] = Metric(measure.__name__, measure, needs)
         return measure
 
     return add
@@ -155,13 +174,13 @@ def average_precision(outputs: Tensor, targets: Tensor) -> float:
     return _mean([float(score(o.truth, o.scores)) if o.truth.any() else math.nan for o in found])
 
 
-@_metric("numbers", higher=False)
+@_metric("numbers")
 def rmse(outputs: Tensor, targets: Tensor) -> float:
     """The root of the mean squared error."""
     return (outputs.double().reshape(targets.shape) - targets.double()).square().mean().sqrt().item()
 
 
-@_metric("numbers", higher=False)
+@_metric("numbers")
 def mae(outputs: Tensor, targets: Tensor) -> float:
     """The mean absolute error."""
     return (outputs.double().reshape(targets.shape) - targets.double()).abs().mean().item()
@@ -175,7 +194,7 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
     return (1 - rest / (truth - truth.mean(0)).square().sum(0)).mean().item()
 
 
-@_metric("classes", "tokens", higher=False)
+@_metric("classes", "tokens")
 def perplexity(outputs: Tensor, targets: Tensor) -> float:
     """exp of the mean negative log-likelihood over all labels or tokens."""
     scores = outputs.double().flatten(0, -2)

@@ -48,7 +48,10 @@ def resolve_weights(spec: Any) -> dict[str, Any] | list[float]:
     """A specification as an experiment's config has it; raises if it is none."""
     if isinstance(spec, str | Mapping):
         return SITE_WEIGHTS.resolve(spec, {"sizes": None})
-    numbers = isinstance(spec, Sequence) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in spec)
+    spec = spec.tolist() if isinstance(spec, np.ndarray) else spec
+    numbers = isinstance(spec, Sequence) and all(
+        isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in spec
+    )
     if not numbers or not spec or not all(0 < v < float("inf") for v in spec):
         words = 'must be "equal", "rows", a table with a kind, or a positive number for each worker'
         raise ConfigError(f"problem.weights {words}, got {spec!r}")

@@ -1,6 +1,7 @@
 """Problems from experiment files: a model on a data set that is split over workers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from netfleet import randomness
 from netfleet.data import Dataset, hold_out, load_dataset, make_partition
+from netfleet.data.tensors import leaves, mapped
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Gradients
 from netfleet.gradients.replica import Loss
@@ -17,7 +19,8 @@ from netfleet.problems.models import MODELS
 from netfleet.problems.module import BatchNormPolicy, ModuleProblem, Rows
 from netfleet.problems.site_weights import WeightSpec
 from netfleet.problems.tasks import Task, make_task
-from netfleet.registry import Spec, parameters, suggestion
+from netfleet.registry import Spec, check_type, parameters, shown, suggestion
+from netfleet.registry import split as kind_of
 
 
 def supervised(
@@ -47,6 +50,10 @@ def supervised(
         torch.manual_seed(int(randomness.bits("weights", seed)) >> 1)
         if not isinstance(module := model, nn.Module):
             width = task.width(dataset)
+            if not isinstance(module, str | Mapping):
+                raise ConfigError(f"model must be a name, a table or an nn.Module, got {shown(module)}; call its class")
+            if ":" not in kind_of(module, "model")[0]:
+                dataset = _as_floats(dataset)
             module = MODELS.build(module, inputs=dataset.inputs, classes=width, outputs=width)
     build = partial(ModuleProblem, module, dataset, parts, seed=seed, dtype=dtype, device=device, threads=threads)
     return build(loss=task, batch=batch, l2=l2, sampling=sampling, batch_norm=batch_norm, gradients=gradients)
@@ -69,7 +76,7 @@ def make_problem(
 
     By default each natural group of the data is a worker, and without groups the rows are dealt out evenly
     (`partition = "iid"`). The loss is the cross-entropy for labels, that of sequences for tokens, and the squared error
-    for numbers. `options` are those of `[problem]` and `ModuleProblem`.
+    for numbers. `options` are the other keys of `[problem]`. A model by name gets whole numbers as floats.
 
         >>> make_problem("digits", "softmax", workers=4)
         <ModuleProblem: 4 workers, 650 parameters>
@@ -79,12 +86,29 @@ def make_problem(
     count = workers if workers is not None else len(partition) if isinstance(partition, list | tuple) else groups
     if count is None:
         raise ConfigError(f"{dataset.name} has no groups that could be workers; say how many workers: workers = 8")
-    known = set(parameters(supervised))
-    if unknown := [name for name in options if name not in known]:
-        raise ConfigError(f"make_problem has no parameter {unknown[0]!r}{suggestion(unknown[0], known)}")
-    split = partition if partition is not None else "sites" if count == groups else "iid"
+    hints = parameters(supervised)
+    if unknown := [name for name in options if name not in hints]:
+        known = f"{suggestion(unknown[0], hints)}; it takes: {', '.join(sorted(hints))}"
+        raise ConfigError(f"make_problem has no parameter {unknown[0]!r}{known}")
+    for name, value in {"workers": count, "batch": batch, "l2": l2, "seed": seed, **options}.items():
+        check_type(value, hints[name].annotation, f"make_problem: {name}")
+    if partition is None and groups is not None and count != groups:
+        advice = 'leave workers out for one each, or say partition = "groups" (whole groups) or "iid" (single rows)'
+        raise ConfigError(f"{dataset.name} has {groups} groups, and workers = {count}; {advice}")
+    split = partition if partition is not None else "iid" if groups is None else "sites"
     named = partial(supervised, count, dataset, split, model, _default_loss(dataset) if loss is None else loss)
     return named(batch=batch, l2=l2, seed=seed, **options).weighted(weights)
+
+
+def _as_floats(data: Dataset) -> Dataset:
+    """Counts and pixels as the built-in models take them."""
+    if all(tensor.is_floating_point() for tensor in leaves(data.train_x)):
+        return data
+    return replace(data, train_x=mapped(_as_float, data.train_x), test_x=mapped(_as_float, data.test_x))
+
+
+def _as_float(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_floating_point() else tensor.to(torch.float32)
 
 
 def _default_loss(data: Dataset) -> str:

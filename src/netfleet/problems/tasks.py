@@ -193,7 +193,8 @@ def right_answers(outputs: Tensor, targets: Tensor) -> Tensor:
 def _labels(y: Tensor, axes: int, where: str) -> Tensor:
     if y.is_floating_point() or y.dim() != axes:
         shape = "one label for each row" if axes == 1 else "[rows, places] of tokens"
-        hint = "bce for 0 and 1, mse for numbers" if y.is_floating_point() else "sequence-cross-entropy for sequences"
+        whole = "cross-entropy for labels, sequence-cross-entropy for sequences, or bce for several labels of 0 and 1"
+        hint = "bce for 0 and 1, mse for numbers" if y.is_floating_point() else whole
         raise DataError(f"{where}: the targets are {describe(y)}, expected int64 {shape}; or use loss = {hint}")
     return y.long()
 
@@ -201,7 +202,9 @@ def _labels(y: Tensor, axes: int, where: str) -> Tensor:
 def _numbers(y: Tensor, outputs: Outputs, where: str) -> Tensor:
     if outputs == "labels" and not bool(((y == 0) | (y == 1)).all()):
         low, high = y.min().item(), y.max().item()
-        raise DataError(f"{where}: loss 'bce' needs targets of 0 or 1, got {low:g} to {high:g}; use another loss")
+        raise DataError(
+            f"{where}: loss 'bce' needs targets of 0 or 1, got {low:g} to {high:g}; use cross-entropy or mse"
+        )
     if outputs == "risk":
         event = y[:, 1] if y.dim() == 2 and y.shape[1] == 2 else None
         if event is None or not bool(((event == 0) | (event == 1)).all()):

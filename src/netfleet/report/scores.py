@@ -30,7 +30,10 @@ def _grid(title: str, heading: str, scores: Sequence[Score], by: str) -> ScoreGr
     metrics = list(dict.fromkeys(score.metric for score in scores))
     places = dict.fromkeys(getattr(score, by) for score in scores)
     cells = {(getattr(score, by), score.metric): score for score in scores}
-    rows = [[name, f"{cells[name, metrics[0]].rows:,}", *(_cell(cells[name, m]) for m in metrics)] for name in places]
+    rows = [
+        [name or "all", f"{cells[name, metrics[0]].rows:,}", *(_cell(cells[name, m]) for m in metrics)]
+        for name in places
+    ]
     headings = [f"{in_words(m)}{', %' if is_percent(m) else ''}" for m in metrics]
     return ScoreGrid(title, [heading, "rows", *headings], rows)
 

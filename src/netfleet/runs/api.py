@@ -24,6 +24,7 @@ from netfleet.runs.arguments import (
     ProblemPart,
     TopologyPart,
     make_experiment,
+    unnamed_metrics,
 )
 from netfleet.runs.build import Objects, Settings
 from netfleet.runs.compare import load_histories
@@ -88,7 +89,8 @@ def run(
     parts |= {"checkpoint_every": checkpoint_every}
     given = {name: part for name, part in parts.items() if part is not None}
     if isinstance(algorithms, Experiment | os.PathLike) or _is_file(algorithms):
-        experiment, objects = _known_experiment(algorithms, given), Objects()
+        experiment = _known_experiment(algorithms, given)
+        objects = Objects(metrics=unnamed_metrics(experiment.evaluation))
     else:
         experiment, objects = make_experiment(Parts(algorithms, **given), _name(folder))
     results = _make(experiment, objects, folder, resume, overwrite, progress)

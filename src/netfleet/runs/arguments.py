@@ -81,13 +81,15 @@ def make_experiment(parts: Parts, name: str) -> tuple[Experiment, Objects]:
         "checkpoint_every": _whole(parts.checkpoint_every, "checkpoint_every"),
     }
     made = {method.label: method.made for method in methods if method.made is not None}
-    unnamed = tuple(
-        metric for metric in evaluation.metrics if not isinstance(metric, str) and not is_importable(metric)
-    )
-    experiment, objects = check_experiment(given), Objects(graph, task, made, unnamed)
+    experiment, objects = check_experiment(given), Objects(graph, task, made, unnamed_metrics(evaluation))
     if len(seeds) > 1 and isinstance(parts.problem, Problem):
         _refuse_repetition(experiment, objects)
     return experiment, objects
+
+
+def unnamed_metrics(evaluation: Evaluation) -> tuple[object, ...]:
+    """The metrics that no file can name."""
+    return tuple(m for m in evaluation.metrics if not isinstance(m, str) and not is_importable(m))
 
 
 class _Method(NamedTuple):

@@ -104,7 +104,8 @@ def build_setting(experiment: Experiment, seed: int, objects: Objects = NO_OBJEC
     if not isinstance(problem, Problem):
         problem = build_problem(problem, topology.m, seed, experiment.engine)
     if problem.m != topology.m:
-        raise ConfigError(f"the problem has {problem.m} workers, the topology {topology.m}; make them agree")
+        cause = f"the problem has {problem.m} workers, the topology {topology.m}"
+        raise ConfigError(f"{cause}; make them agree, for a topology by name with workers = {problem.m}")
     return Setting(topology, problem)
 
 

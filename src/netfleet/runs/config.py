@@ -73,6 +73,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check_fields(self, "evaluation")
+        self.to_table()  # every metric has a name
         for name, hint in parameters(Evaluation).items():
             if hint.annotation is int:
                 _at_least(f"evaluation.{name}", getattr(self, name), int(name == "every"))
@@ -84,12 +85,20 @@ class Evaluation:
     def to_table(self) -> Table:
         """As an experiment file says it; without metrics where there are none, as in earlier versions."""
         table = {name: getattr(self, name) for name in parameters(Evaluation) if name != "metrics"}
-        names = [m if isinstance(m, str) else f"{m.__module__}:{getattr(m, '__name__', m)}" for m in self.metrics]
-        return table | ({"metrics": names} if names else {})
+        return table | ({"metrics": list(map(metric_path, self.metrics))} if self.metrics else {})
 
     def full(self, t: int, rounds: int) -> bool:
         """Whether the evaluation after t of the rounds measures all."""
         return self.full_every == 0 or t % self.full_every == 0 or t == rounds
+
+
+def metric_path(metric: str | Callable[..., float]) -> str:
+    """A metric as a file says it: its name, or `package.module:function`; what follows the colon names its column."""
+    if isinstance(metric, str):
+        return metric
+    if not str(name := getattr(metric, "__name__", "")).isidentifier():
+        raise ConfigError(f"a metric must have a name, got {shown(metric)}; write a function around it")
+    return f"{metric.__module__}:{name}"
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,8 @@ class History:
 
     def value(self, column: str, at: At = "last") -> float | None:
         """The last or best value of a column, or that after a round; None if there is none."""
+        if at not in ("last", "best") and not isinstance(at, int):
+            raise ConfigError(f'at must be "last", "best" or a round, got {at!r}')
         values = [r[column] for r in self.records if r.get(column) is not None and at in ("last", "best", r["round"])]
         if not values:
             return None

@@ -111,7 +111,9 @@ def _feed(sha: "hashlib._Hash", value: object) -> None:
         _feed(sha, [value.func, value.args, value.keywords])
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         _feed(sha, [getattr(value, field.name) for field in dataclasses.fields(value)])
-    elif _is_scalar(value) or isinstance(value, bytes | nn.Module):  # a module shows its layers, not its parameters
-        sha.update(repr(value).encode())
+    elif isinstance(value, nn.Module):
+        _feed(sha, [repr(value), value.state_dict()])
+    elif _is_scalar(value) or isinstance(value, bytes):
+        sha.update(repr(value).encode() + b",")
     else:
         sha.update(path_of(value).encode())

@@ -100,9 +100,11 @@ def _over_workers(prefix: str, scores: Scores, host: Host, shares: Tensor | None
             off = _gathered(errors, host)
             record[f"{prefix}_{name}_mean_se"] = (off / len(off) if shares is None else off * shares).norm().item()
     for name, some in scores.metrics.items():  # a model may have no value
-        every = _gathered(torch.tensor([math.nan if value is None else value for value in some]), host)
+        numbers = [math.nan if value is None else value for value in some]
+        every = _gathered(torch.tensor(numbers, dtype=torch.float64), host)
         known = ~every.isnan()
-        found = _spread(every[known] if known.any() else None, None if shares is None else shares[known])
+        counted = None if shares is None else shares[known] / shares[known].sum()
+        found = _spread(every[known] if known.any() else None, counted)
         record |= {f"{prefix}_{name}_{part}": value for part, value in found.items()}
     return record
 
@@ -114,7 +116,7 @@ def _gathered(values: Tensor, host: Host) -> Tensor:
 def _spread(values: Tensor | None, shares: Tensor | None) -> dict[str, float | None]:
     if values is None:
         return dict.fromkeys(("mean", "min", "max"))
-    mean = values.mean() if shares is None else values @ (shares / shares.sum())
+    mean = values.mean() if shares is None else values @ shares
     return {"mean": mean.item(), "min": values.min().item(), "max": values.max().item()}
 
 

@@ -51,13 +51,13 @@ class RunRecorder(Recorder):
         bad = [name for name, value in record.items() if value is not None and not math.isfinite(value)]
         if collective.total(torch.tensor([len(bad)])) > 0:  # one host only knows the scores of x̄
             raise diverged(self.algorithm, bad[0] if bad else "a measured value", max(snapshot.t - 1, 0))
+        if snapshot.t == self.rounds and self.evaluation.metrics and isinstance(host.problem, ModuleProblem):
+            mean, buffers = averages(snapshot, host)
+            if collective.keeps_record:  # before the record, which says that the run is complete
+                self.history.save_scores(score_table(host.problem, mean, self.evaluation.metrics, buffers))
         if collective.keeps_record:
             self.history.append(record)
             self.display.record(record)
-        if snapshot.t == self.rounds and self.evaluation.metrics and isinstance(host.problem, ModuleProblem):
-            mean, buffers = averages(snapshot, host)
-            if collective.keeps_record:
-                self.history.save_scores(score_table(host.problem, mean, self.evaluation.metrics, buffers))
 
     def save(self, snapshot: Snapshot, host: Host) -> None:
         self.history.final = snapshot

@@ -14,7 +14,7 @@ from torch import Tensor
 from netfleet import randomness
 from netfleet.data.tensors import Tensors, take
 from netfleet.problems.module import ModuleProblem
-from netfleet.problems.scoring import Metric, MetricSpec, by_label, make_metrics, one_auroc, one_f1
+from netfleet.problems.scoring import METRICS, Metric, MetricSpec, by_label, make_metrics, one_auroc, one_f1
 from netfleet.runs.scores import Score
 
 RESAMPLES = 200
@@ -29,12 +29,13 @@ def score_table(
     Where the workers have test rows of their own, each of them is a site. Each label has its precision, recall, F1 and
     AUROC against the rest, if one of the metrics is about labels.
     """
-    wanted = [*_core(problem), *make_metrics(metrics, problem.task)]
-    outputs, targets = problem.outputs(x, torch.arange(problem.data.tests), buffers), problem.test_targets
+    named = {metric.name: metric for metric in (*_core(problem), *make_metrics(metrics, problem.task))}
+    wanted, statistics = list(named.values()), problem.statistics(x[None], None, buffers)
+    outputs, targets = problem.outputs(x, torch.arange(problem.data.tests), statistics), problem.test_targets
     found = []
     for name, rows in _places(problem):
         here, there = outputs[rows], take(targets, torch.from_numpy(rows))
-        found += [_score(name, metric, here, there, problem.seed) for metric in dict.fromkeys(wanted)]
+        found += [_score(name, metric, here, there, problem.seed) for metric in wanted]
     if problem.task.outputs in ("classes", "labels") and any(m.name in _NEED_LABELS for m in wanted):
         assert isinstance(targets, Tensor)
         found += _labels(outputs, targets)
@@ -45,14 +46,14 @@ _NEED_LABELS = ("auroc", "average_precision", "f1", "balanced_accuracy")
 
 
 def _core(problem: ModuleProblem) -> Iterator[Metric]:
-    loss, right = problem.task.loss, problem.task.right
+    loss = problem.task.loss
     yield Metric("loss", lambda outputs, targets: loss(outputs, targets).mean().item())
-    if right is not None:
-        yield Metric("accuracy", lambda outputs, targets: right(outputs, targets).mean().item())
+    if problem.task.right is not None:
+        yield METRICS["accuracy"]
 
 
 def _places(problem: ModuleProblem) -> Iterator[tuple[str, Rows]]:
-    yield "all", np.arange(problem.data.tests)
+    yield "", np.arange(problem.data.tests)
     if problem.test_parts is not None and problem.m > 1 and problem.data.site is None:
         for i in range(problem.m):
             yield problem.worker_name(i), problem.test_parts[i]
@@ -77,4 +78,4 @@ def _labels(outputs: Tensor, targets: Tensor) -> Iterator[Score]:
             "auroc": one_auroc(one) if 0 < true < len(one.truth) else None,
         }
         for name, value in values.items():
-            yield Score("all", str(one.label), name, value, None, None, true)
+            yield Score("", str(one.label), name, value, None, None, true)

@@ -10,9 +10,9 @@ SCORES_FILE = "scores.csv"
 
 
 class Score(NamedTuple):
-    """One number: of which metric, on which test rows ("all", or those of a site), for which label."""
+    """One number: of which metric, on which test rows, for which label."""
 
-    data: str
+    data: str  # the site whose test rows these are; empty: all test rows
     label: str  # empty: over all labels
     metric: str
     value: float | None  # None where these rows do not have it
