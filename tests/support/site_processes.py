@@ -7,7 +7,6 @@ import functools
 import io
 import itertools
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -34,16 +33,8 @@ from netfleet.sites.runtime import join_leave
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost
 from netfleet.sites.runtime.runner import SiteRecorder
+from support.fork_server import SERVER
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
-    [
-        "netfleet.sites.runtime.runner",
-        "netfleet.sites.operations.process",
-        "netfleet.problems",
-        "support.site_processes",
-    ]
-)
 #: Seconds after which a test gives up.
 PATIENCE = 240.0
 
@@ -103,7 +94,7 @@ class SiteProcesses:
         for name in names or self.names:
             waits = functools.partial(hold_at, (hold or {})[name], self._gate) if name in (hold or {}) else before
             arguments = (str(self.folder / name), list(options), waits)
-            self.running[name] = _SERVER.Process(target=be_site, args=arguments, daemon=True)
+            self.running[name] = SERVER.Process(target=be_site, args=arguments, daemon=True)
             self.running[name].start()
 
     def release(self) -> None:
