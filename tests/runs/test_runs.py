@@ -192,7 +192,8 @@ def test_a_command_builds_each_part_once(tmp_path: Path, monkeypatch: pytest.Mon
     parts = {name: Mock(wraps=getattr(build, name)) for name in ("build_setting", "make_algorithm", "network_for")}
     for name, part in parts.items():
         monkeypatch.setattr(build, name, part)
-    (tmp_path / "e.toml").write_text(tomli_w.dumps({**TABLE, "problem": {"kind": "quadratics"}, "rounds": 1, "seeds": [0, 1]}))
+    table = {**TABLE, "problem": {"kind": "quadratics"}, "rounds": 1, "seeds": [0, 1]}
+    (tmp_path / "e.toml").write_text(tomli_w.dumps(table))
     assert main(["run", str(tmp_path / "e.toml"), "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "report.html").exists()
     assert [part.call_count for part in parts.values()] == [2, 4, 4]  # two seeds, two methods

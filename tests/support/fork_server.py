@@ -31,7 +31,7 @@ SERVER.set_forkserver_preload(
 
 
 class ForkedPython:
-    """What `python ARGUMENTS` does, with some environment variables, on one thread; `-m MODULE` or a file comes first."""
+    """What `python ARGUMENTS` does (`-m MODULE …` or a file), on one thread and with some environment variables."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory()
