@@ -26,6 +26,7 @@ from netfleet.sites.operations.prometheus import Collector
 from netfleet.sites.operations.status import SiteStatus
 from netfleet.sites.planning.folders import load_plan
 from netfleet.sites.planning.nodes_file import load_nodes
+from support.fork_server import ForkedPython
 from support.site_processes import free_ports
 from support.site_settings import simulated
 
@@ -88,13 +89,13 @@ def test_sites_with_their_own_data(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "argv", ["own_data.py", "toy", *names])
     runpy.run_path("own_data.py", run_name="__main__")
     plan("own_data.toml")
-    process = subprocess.run(
-        [sys.executable, "-m", "netfleet", "node", "plan/hospital-a"], capture_output=True, text=True
-    )
-    assert process.returncode == 2
-    assert "hospital-a.csv cannot be read" in process.stderr
+    code, _, said = ForkedPython(["-m", "netfleet", "node", "plan/hospital-a"]).wait()
+    assert code == 2
+    assert "hospital-a.csv cannot be read" in said
     monkeypatch.setenv("OWN_DATA", "toy/{site}.csv")
-    assert main(["up", "plan"]) == 0
+    sites = [ForkedPython(["-m", "netfleet", "node", f"plan/{name}", "--linger", "10"]) for name in names]
+    ends = [site.wait() for site in sites]
+    assert [code for code, _, _ in ends] == [0] * len(names), ends[0][2]
     found = models(folder)
     assert 0 < spread(found) < 0.5
     losses = {line for name in names for line in _last_lines(folder / "plan" / name / "run" / "history.jsonl")}

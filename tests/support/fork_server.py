@@ -22,7 +22,6 @@ SERVER.set_forkserver_preload(
         "netfleet.sites.runtime.runner",
         "netfleet.sites.operations.process",
         "netfleet.problems",
-        "netfleet.report",
         "support.site_processes",
         "support.cluster_ranks",
         "support.frozen",  # the last
@@ -31,13 +30,13 @@ SERVER.set_forkserver_preload(
 
 
 class ForkedPython:
-    """What `python ARGUMENTS` does (`-m MODULE …` or a file), on one thread and with some environment variables."""
+    """What `python ARGUMENTS` does (`-m MODULE …` or a file) in this folder, on one thread; `more` are variables."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, arguments: Sequence[str], more: Mapping[str, str] | None = None) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._said = [Path(self._folder.name) / name for name in ("out", "err")]
-        files = [str(path) for path in self._said]
-        self._process = SERVER.Process(target=_run, args=(list(arguments), dict(environment or {}), os.getcwd(), files))
+        files, environment = [str(path) for path in self._said], {**os.environ, **(more or {})}
+        self._process = SERVER.Process(target=_run, args=(list(arguments), environment, os.getcwd(), files))
         self._process.start()
         self.kill = self._process.kill
 
@@ -58,6 +57,7 @@ class ForkedPython:
 def _run(arguments: list[str], environment: dict[str, str], folder: str, files: list[str]) -> None:
     for number, path in enumerate(files, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
     torch.set_num_threads(1)
