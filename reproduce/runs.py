@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,12 +165,12 @@ def verify(todo: Sequence[PlannedRun], store: Store, rounds: int, display: Displ
             raise ConfigError(f"--verify {rounds} would verify nothing: {run.label} is measured every {every} rounds")
     settings, checks = SettingCache(), []
     for run in todo:
-        first = replace(run.experiment, rounds=min(rounds, run.experiment.rounds))
-        made = partial(settings.job, first, run.run)
-        again = run_one(first, run.run, made, None, display or Quiet(), label=run.label)
+        stop = min(rounds, run.experiment.rounds)
+        made = partial(settings.job, run.experiment, run.run)
+        again = run_one(run.experiment, run.run, made, None, display or Quiet(), label=run.label, stop=stop)
         stored = store.load(run.run)
         assert stored is not None, run.label
-        checks.append(compare(run, stored, again, first.rounds))
+        checks.append(compare(run, stored, again, stop))
     return checks
 
 

@@ -159,7 +159,7 @@ def test_some_of_the_entries_are_enough_or_refused(kind: str, compress: Any, gra
         with pytest.raises(ConfigError, match="learns its correction from differences of the models, and can diverge"):
             make_algorithm(spec)
         return
-    last = rollout(make_algorithm(spec), quadratics, packed_mix(graph.W().toarray()), 1200)[-1]
+    last = rollout(make_algorithm(spec), quadratics, packed_mix(graph.W().toarray()), 700)[-1]
     assert (last.x - quadratics.optimum).abs().max() < 1e-9
 
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import ast
 import importlib
 import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import netfleet
 from benchmarks import libraries, processes, setting
 from benchmarks.command import PARTS
 from benchmarks.measure import ResultTable, Spread, alternating, ratio
@@ -106,18 +102,6 @@ def test_a_process_finds_the_checkout_from_any_folder(tmp_path: Path, monkeypatc
     code = "import benchmarks, json, netfleet; print(json.dumps([benchmarks.__file__, netfleet.__file__]))"
     found = processes.output([sys.executable, "-c", code], folder=tmp_path)
     assert [Path(path).parent.name for path in json.loads(found)] == ["benchmarks", "netfleet"]
-
-
-@pytest.mark.parametrize("command", ["bench", "reproduce"])
-def test_without_a_checkout_the_command_says_what_it_needs(command: str, tmp_path: Path) -> None:
-    """As after `pip install netfleet`: the package lies in a folder without benchmarks/ and reproduce/ beside it."""
-    shutil.copytree(Path(netfleet.__file__).parent, tmp_path / "installed" / "netfleet")
-    env = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
-    run = [sys.executable, "-m", "netfleet", command]
-    done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2, done.stderr
-    assert command in done.stderr
-    assert "repository" in done.stderr
 
 
 def test_bench_writes_a_dated_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,13 +20,13 @@ from netfleet.engines.distributed import host_on
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs import checkpoint
 from netfleet.runs.run import run_experiment
-from support.cluster_ranks import AT, ROUNDS, cases, optimizers, scheduled
+from support.cluster_ranks import AT, ROUNDS, SIZES, cases, optimizers, scheduled
 from support.problems import Memory
 from support.torchrun import EXPERIMENT, finish, free_port, start
 
 pytestmark = pytest.mark.slow
 
-RANKS = 4
+RANKS = max(SIZES)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trajectories(computed: Path) -> Mapping[int, Any]:
     """What each number of ranks computed."""
-    return {n: torch.load(computed / f"{n}.pt") for n in range(1, RANKS + 1)}
+    return {n: torch.load(computed / f"{n}.pt") for n in SIZES}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def simulated() -> Mapping[str, Memory]:
 @pytest.mark.parametrize("name", list(cases()))
 def test_ranks_compute_what_the_simulator_does(name: str, trajectories: Any, simulated: Any) -> None:
     tolerance = 1e-5 if "digits" in name else 1e-10
-    for n in range(1, RANKS + 1):
+    for n in SIZES:
         ours, theirs = trajectories[n][name], simulated[name].snapshots
         assert len(ours) == len(theirs) == len(AT)
         for (t, state, sent, used), snapshot in zip(ours, theirs, strict=True):
@@ -68,7 +67,7 @@ def test_ranks_compute_what_the_simulator_does(name: str, trajectories: Any, sim
 
 @pytest.mark.parametrize("name", [name for name, case in cases().items() if not case[1].server])
 def test_without_a_server_every_number_of_ranks_has_the_same_bits(name: str, trajectories: Any) -> None:
-    for n in range(2, RANKS + 1):
+    for n in SIZES:
         for ours, theirs in zip(trajectories[n][name], trajectories[1][name], strict=True):
             assert all(torch.equal(a, b) for a, b in zip(ours[1], theirs[1], strict=True)), n
 
@@ -132,7 +131,7 @@ def test_a_rank_that_dies_ends_the_run_and_others_go_on_from_its_checkpoint(tmp_
     processes = start(command(tmp_path, "--set", "rounds=100000"), 2)
     manifest = tmp_path / "out" / "net-fleet-seed0" / "checkpoint.json"
     for _ in range(1200):
-        if manifest.exists() or processes[0].poll() is not None:
+        if manifest.exists() or not processes[0].running():
             break
         time.sleep(0.05)
     processes[1].kill()
@@ -178,6 +177,7 @@ COMMANDS = {
     "failing": ["--engine", "distributed", "--set", 'problem={kind="sometimes:factory"}'],
     "refused": ["--engine", "distributed", "--set", "network.delay=1"],
     "no engine": [],
+    "too many": ["--engine", "distributed", "--set", 'topology={kind="complete", workers=1}'],
     "diverging": ["--engine", "distributed", "--set", "algorithms.eta=50"],
 }
 
@@ -190,10 +190,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
     (folder / "cluster.toml").write_text(EXPERIMENT)
     script, file = Path(__file__).parents[1] / "support" / "cluster_commands.py", str(folder / "cluster.toml")
     given = {name: ["run", file, "--out", str(folder / name), *more] for name, more in COMMANDS.items()}
-    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
-    ends = finish(
-        start([str(script), json.dumps([[free_port(), words] for words in given.values()])], 2, PYTHONPATH=path)
-    )
+    ends = finish(start([str(script), json.dumps([[free_port(), words] for words in given.values()])], 2))
     assert [code for code, _, _ in ends] == [0, 0], ends
     by_rank = [json.loads(said) for _, said, _ in ends]
     assert not (folder / "no engine").exists()
@@ -236,7 +233,6 @@ def test_tune_and_theory_refuse_the_engine(tmp_path: Path, capsys: pytest.Captur
         assert "engine.kind=simulator" in capsys.readouterr().err
 
 
-def test_more_ranks_than_workers_are_refused(tmp_path: Path) -> None:
-    ends = finish(start(command(tmp_path, "--set", "topology.workers=2"), 3))
-    assert [code for code, _, _ in ends] == [2, 2, 2]
-    assert "3 processes for 2 workers" in ends[0][2]
+def test_more_ranks_than_workers_are_refused(ended: Ended) -> None:
+    assert [code for code, *_ in ended["too many"]] == [2, 2]
+    assert "2 processes for 1 worker" in ended["too many"][0][1]

@@ -26,6 +26,7 @@ from netfleet.sites.operations.prometheus import Collector
 from netfleet.sites.operations.status import SiteStatus
 from netfleet.sites.planning.folders import load_plan
 from netfleet.sites.planning.nodes_file import load_nodes
+from support.fork_server import ForkedPython
 from support.site_processes import free_ports
 from support.site_settings import simulated
 
@@ -93,12 +94,13 @@ def test_sites_with_their_own_data_train_as_the_simulator_does(folder: Path, mon
     assert main(["statistics", "own_data.toml", "--merge", *(f"{n}.json" for n in names), "--out", "all.json"]) == 0
     plan("own_data.toml", "problem.data.statistics=all.json")
     shutil.move("patients", "elsewhere/patients")
-    command = [sys.executable, "-m", "netfleet", "node", "plan/hospital-a"]
-    process = subprocess.run(command, capture_output=True, text=True)
-    assert process.returncode == 2
-    assert "there is no file patients/hospital-a.csv" in process.stderr
+    code, _, said = ForkedPython(["-m", "netfleet", "node", "plan/hospital-a"]).wait()
+    assert code == 2
+    assert "there is no file patients/hospital-a.csv" in said
     monkeypatch.setenv("NETFLEET_DATA", "elsewhere")
-    assert main(["up", "plan"]) == 0
+    sites = [ForkedPython(["-m", "netfleet", "node", f"plan/{name}", "--linger", "10"]) for name in names]
+    ends = [site.wait() for site in sites]
+    assert [code for code, _, _ in ends] == [0] * len(names), ends[0][2]
     found, expected = models(folder), simulated({**read_toml("own_data.toml"), "rounds": ROUNDS, "engine": {}})
     assert all(torch.allclose(found[i], expected[i], rtol=0, atol=1e-5) for i in range(len(found)))
     losses = {line for name in names for line in _last_lines(folder / "plan" / name / "run" / "history.jsonl")}

@@ -1,7 +1,8 @@
-"""What each process of tests/engines/test_distributed.py runs: every method on 1, 2, 3 and 4 ranks of one job."""
+"""What each process of tests/engines/test_distributed.py runs: every method on 1, 2 and 4 ranks of one job."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from netfleet.topology.faults import Faults
 from support.problems import Memory, digits_problem, methods
 
 ROUNDS = 4
+#: Six workers are placed on so many ranks: all on one, three on each, and one or two.
+SIZES = (1, 2, 4)
 #: The rounds after which states are compared.
 AT = (1, ROUNDS)
 KINDS = ("erdos-renyi", "one-peer-exponential", "random-matching")
@@ -29,20 +32,21 @@ KINDS = ("erdos-renyi", "one-peer-exponential", "random-matching")
 ON_DIGITS = ("net-fleet", "dfedsam", "svrg", "scaffold")
 
 
+@functools.cache
 def cases() -> dict[str, tuple[Problem, Algorithm, Any]]:
     """What is compared, by name: problem, method and network."""
     noisy = Quadratics(6, d=4, sigma=0.5, seed=2, dtype=torch.float64)
+    graphs = {kind: make_topology(kind, workers=6, seed=3) for kind in KINDS}
+    ring = make_topology("ring", workers=6)
     digits = {model: digits_problem(6, model) for model in ("mlp", "cnn")}
     found: dict[str, tuple[Problem, Algorithm, Any]] = {}
     for param in methods():
         (method,) = param.values
         for kind in KINDS if param.id in ("net-fleet", "gt-sgd") else KINDS[:1]:
-            topology = make_topology(kind, workers=6, seed=3)
-            found[f"{param.id}, {kind}"] = noisy, method, network_for(method, topology, 0)
+            found[f"{param.id}, {kind}"] = noisy, method, network_for(method, graphs[kind], 0)
         if param.id in ON_DIGITS:
-            network = network_for(method, make_topology("ring", workers=6), 0)
-            found[f"{param.id}, digits"] = digits["mlp"], method, network
-    graph = make_topology("erdos-renyi", workers=6, seed=3)
+            found[f"{param.id}, digits"] = digits["mlp"], method, network_for(method, ring, 0)
+    graph = graphs["erdos-renyi"]
     net_fleet = make_algorithm({"kind": "net-fleet", "K": 3, "eta": 0.05})
     packed = make_algorithm({"kind": "net-fleet", "K": 3, "eta": 0.05, "compress": {"kind": "quantize", "bits": 8}})
     partial = make_algorithm({"kind": "scaffold", "K": 3, "eta": 0.05, "participation": 0.5})
@@ -54,6 +58,7 @@ def cases() -> dict[str, tuple[Problem, Algorithm, Any]]:
     return found
 
 
+@functools.cache
 def optimizers() -> dict[str, tuple[Problem, Algorithm, Any]]:
     """Methods as optimizers of a training loop, a worker on each rank."""
     noisy = Quadratics(4, d=4, sigma=0.5, seed=2, dtype=torch.float64)
@@ -63,6 +68,7 @@ def optimizers() -> dict[str, tuple[Problem, Algorithm, Any]]:
     return {name: (noisy, method, network_for(method, topology, 0)) for name, method in made.items()}
 
 
+@functools.cache
 def scheduled() -> dict[str, tuple[Problem, Algorithm, Any]]:
     """Methods under each of torch's schedulers, named after it; the method has the same step sizes as a schedule."""
     problem = Quadratics(4, d=4, seed=2, dtype=torch.float64)
@@ -155,13 +161,13 @@ def disagreements() -> dict[str, str]:
 
 
 def compute(out: Path, rank: int) -> None:
-    """What the tests compare: statistics, refusals, optimizers, and every case on 1 to 4 ranks."""
+    """What the tests compare: statistics, refusals, optimizers, and every case on each number of ranks."""
     found = {kind: statistics(kind) for kind in ("dsgd", "net-fleet", "ld-sgd")}
     torch.save({"means": found, "said": disagreements()}, out / f"checks-{rank}.pt")
     loops = optimizers() | scheduled()
     models = {name: own_loop(name, problem, method) for name, (problem, method, _) in loops.items()}
     torch.save(models, out / f"optimizer-{rank}.pt")
-    groups = {n: dist.new_group(list(range(n))) for n in range(1, dist.get_world_size() + 1)}
+    groups = {n: dist.new_group(list(range(n))) for n in SIZES}
     compared = cases()
     for n, group in groups.items():
         if rank >= n:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from netfleet import Algorithm, ModuleProblem, Problem, load_dataset, make_partition
+from netfleet import Algorithm, Dataset, ModuleProblem, Problem, load_dataset, make_partition
 from netfleet.algorithms import ALGORITHMS
 from netfleet.engines.host import Host
 from netfleet.engines.job import Recorder, Snapshot, gathered
@@ -64,6 +65,12 @@ def digits_problem(workers: int, model: Any = "mlp", *, partition: Any = "shards
             torch.manual_seed(0)
             model = MODELS.build(model, inputs=tuple(data.train_x.shape[1:]), outputs=data.classes)
     return ModuleProblem(model, data, parts, **{"batch": 8, **options})
+
+
+def some_of_a9a() -> Dataset:
+    """The first of the 32,561 rows."""
+    data = load_dataset("a9a")
+    return replace(data, train_x=data.train_x[:4000], train_y=data.train_y[:4000])
 
 
 def methods() -> list[Any]:

@@ -14,9 +14,9 @@ from netfleet.runs.progress import Quiet
 from netfleet.sites.network.transport import MemoryNetwork
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import load_identity
-from netfleet.sites.planning.folders import load_site
+from netfleet.sites.planning.folders import Plan, load_site
 from netfleet.sites.runtime.runner import SiteRunner
-from support.site_processes import plan_sites
+from support.site_processes import SiteProcesses, plan_sites
 
 _BUILDING = threading.Lock()
 
@@ -31,7 +31,18 @@ class ThreadSafeRunner(SiteRunner):
 
 def run_in_memory(folder: Path, table: Mapping[str, Any], count: int, linger: float = 10.0) -> list[History]:
     """Train with sites s0, s1, … in threads of these names; their histories. The first error of a site is raised."""
-    plan_sites(folder, table, count)
+    return _run(plan_sites(folder, table, count), folder, linger)
+
+
+def undisturbed_sites(folder: Path, table: Mapping[str, Any], count: int) -> SiteProcesses:
+    """The files that sites leave behind if nothing ever happens to them."""
+    plan = plan_sites(folder, table, count)
+    _run(plan, folder)
+    return SiteProcesses(folder, plan)
+
+
+def _run(plan: Plan, folder: Path, linger: float = 10.0) -> list[History]:
+    count = len(plan.sites)
     network, ended = MemoryNetwork(), queue.Queue[tuple[int, History | BaseException]]()
 
     def run(i: int) -> None:

@@ -7,7 +7,6 @@ import functools
 import io
 import itertools
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -20,6 +19,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from netfleet.cli import main
+from netfleet.engines.job import Snapshot
 from netfleet.runs import checkpoint
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
@@ -32,16 +32,9 @@ from netfleet.sites.planning.plan import make_plan, write_plan
 from netfleet.sites.runtime import join_leave
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost
+from netfleet.sites.runtime.runner import SiteRecorder
+from support.fork_server import SERVER
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(
-    [
-        "netfleet.sites.runtime.runner",
-        "netfleet.sites.operations.process",
-        "netfleet.problems",
-        "support.site_processes",
-    ]
-)
 #: Seconds after which a test gives up.
 PATIENCE = 240.0
 
@@ -86,16 +79,27 @@ class SiteProcesses:
     """The sites of a plan, each of which may run or not."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
-        self.folder, self.plan = folder / "plan", plan
+        self.folder, self.plan, self._gate = folder / "plan", plan, folder / "go"
         self.running: dict[str, Any] = {}
         self.names = [site.name for site in plan.sites]
 
-    def start(self, *names: str, options: tuple[str, ...] = (), before: Callable[[], None] | None = None) -> None:
-        """Start some sites, or all."""
+    def start(
+        self,
+        *names: str,
+        options: tuple[str, ...] = (),
+        before: Callable[[], None] | None = None,
+        hold: Mapping[str, int] | None = None,
+    ) -> None:
+        """Start some sites, or all. Those in `hold` wait after the round given there until `release` is called."""
         for name in names or self.names:
-            arguments = (str(self.folder / name), list(options), before)
-            self.running[name] = _SERVER.Process(target=be_site, args=arguments, daemon=True)
+            waits = functools.partial(hold_at, (hold or {})[name], self._gate) if name in (hold or {}) else before
+            arguments = (str(self.folder / name), list(options), waits)
+            self.running[name] = SERVER.Process(target=be_site, args=arguments, daemon=True)
             self.running[name].start()
+
+    def release(self) -> None:
+        """Let the sites that wait go on."""
+        self._gate.touch()
 
     def kill(self, name: str) -> None:
         """As a power cut would."""
@@ -126,16 +130,6 @@ class SiteProcesses:
         lines = path.read_text().splitlines() if path.exists() else []
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [each for each in found if what in (None, each["event"])]
-
-    def pause(self, *names: str) -> None:
-        """Let some sites do nothing; their neighbours wait for them, because the connections stay."""
-        for name in names:
-            os.kill(self.running[name].pid, signal.SIGSTOP)
-
-    def resume(self, *names: str) -> None:
-        """Let paused sites work again."""
-        for name in names:
-            os.kill(self.running[name].pid, signal.SIGCONT)
 
     def ask(self) -> list[SiteStatus]:
         """The answers that `netfleet status` gets."""
@@ -260,6 +254,18 @@ _ARMED = {
     "after rename": functools.partial(_around, "replace", False),
     "half a line": _half_a_line,
 }
+
+
+def hold_at(t: int, gate: Path) -> None:
+    """Let this process wait once it has saved round t, until a file is there; it answers its neighbours meanwhile."""
+    record = SiteRecorder.record
+
+    def wait(self: SiteRecorder, snapshot: Snapshot, host: Any) -> None:
+        record(self, snapshot, host)
+        while snapshot.t == t and not gate.exists():
+            time.sleep(0.02)
+
+    SiteRecorder.record = wait  # type: ignore[method-assign]
 
 
 def ask_shortly() -> None:

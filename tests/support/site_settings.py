@@ -43,14 +43,14 @@ def under_way(limit: RateLimit, name: str) -> int:
     return limit._accounts[name].under_way if name in limit._accounts else 0
 
 
-M = 5
+M = 4
 
 
 QUADRATICS: dict[str, Any] = {
-    "rounds": 150,
+    "rounds": 90,
     "topology": {"kind": "ring", "workers": M, "weights": "metropolis"},
     "problem": {"kind": "quadratics", "d": 6, "mu": 1.0, "L": 1.5, "heterogeneity": 3.0},
-    "algorithms": [{"kind": "net-fleet", "K": 2, "eta": 0.05}],
+    "algorithms": [{"kind": "net-fleet", "K": 4, "eta": 0.05}],
     "evaluation": {"every": 50},
     "engine": {"dtype": "float64"},
 }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
+
+from support.fork_server import ForkedPython
 
 
 def free_port() -> int:
@@ -15,27 +13,16 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def start(arguments: list[str], ranks: int, **more: str) -> list[subprocess.Popen[str]]:
+def start(arguments: list[str], ranks: int) -> list[ForkedPython]:
     """Some processes that know of each other, as torchrun would start them."""
-    port, folder = str(free_port()), str(Path(__file__).parents[1])
-    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    path = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return [
-        subprocess.Popen(
-            [sys.executable, *arguments],
-            env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path, **more},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    places = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+    return [ForkedPython(arguments, shared | place) for place in places]
 
 
-def finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+def finish(processes: list[ForkedPython]) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of each."""
-    ends = [process.communicate(timeout=600) for process in processes]
-    return [(process.returncode, *end) for process, end in zip(processes, ends, strict=True)]
+    return [process.wait() for process in processes]
 
 
 EXPERIMENT = """

@@ -735,7 +735,8 @@ def test_the_moments_are_those_of_many_runs() -> None:
 @pytest.mark.parametrize("partition", ["iid", {"kind": "shards", "per_worker": 1}])
 def test_what_is_known_of_nonconvex_logistic_regression(partition: Any) -> None:
     need_data("a9a")
-    problem = NonconvexLogistic(8, partition=partition, batch=5, alpha=0.3, dtype=torch.float64)
+    data = "support.problems:some_of_a9a"
+    problem = NonconvexLogistic(8, data, partition=partition, batch=5, alpha=0.3, dtype=torch.float64)
     x = torch.randn(problem.d, dtype=torch.float64).requires_grad_()
     (slope,) = torch.autograd.grad(problem.values(x.expand(8, -1)).mean(), x)
     torch.testing.assert_close(slope, problem.objective(x.detach())[1])

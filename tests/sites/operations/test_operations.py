@@ -30,19 +30,25 @@ from support.site_settings import QUADRATICS, gap
 
 pytestmark = pytest.mark.slow
 
-THREE: dict[str, Any] = {**QUADRATICS, "rounds": 200, "topology": {"kind": "ring", "workers": 3}}
+THREE: dict[str, Any] = {**QUADRATICS, "rounds": 30, "topology": {"kind": "ring", "workers": 3}}
 
 
-def test_a_site_stops_on_sigterm_and_goes_on(tmp_path: Path) -> None:
+def test_a_site_stops_on_sigterm_and_goes_on_and_one_that_does_not_run_can_leave(tmp_path: Path, capfd: Any) -> None:
     with site_processes(tmp_path, THREE, 3) as sites:
-        sites.start()
+        sites.start(hold={"s0": 10})
         sites.reach(10, *sites.names)
-        assert sites.stop("s1") == 0
-        (event,) = sites.events("s1", "stopped")
-        assert event["round"] == sites.round("s1") < 200
-        sites.start("s1")
+        for name in ("s1", "s2"):
+            assert sites.stop(name) == 0
+            (event,) = sites.events(name, "stopped")
+            assert event["round"] == sites.round(name) < THREE["rounds"]
+        (sites.folder / "s2" / "leave").touch()  # what `netfleet leave` does first
+        sites.start("s1", "s2")
+        sites.release()
         assert set(sites.wait().values()) == {0}
-        assert gap(sites, sites.names) < 1e-12
+        assert sites.round("s1") == THREE["rounds"] > sites.round("s2")
+        assert gap(sites, ["s0", "s1"]) < 1e-12
+        assert main(["leave", str(sites.folder / "s0")]) == 2
+        assert "there is nothing to leave" in capfd.readouterr().err
 
 
 def test_a_folder_is_run_by_one_process(tmp_path: Path) -> None:
@@ -58,24 +64,24 @@ def test_a_folder_is_run_by_one_process(tmp_path: Path) -> None:
         assert set(sites.wait().values()) == {0}
 
 
-def test_a_site_that_does_not_run_can_leave(tmp_path: Path, capfd: Any) -> None:
-    with site_processes(tmp_path, THREE, 3) as sites:
-        sites.start()
-        sites.reach(10, *sites.names)
-        assert sites.stop("s2") == 0
-        (sites.folder / "s2" / "leave").touch()  # what `netfleet leave` does first
-        sites.start("s2")
-        assert set(sites.wait().values()) == {0}
-        assert sites.round("s2") < 200
-        assert gap(sites, ["s0", "s1"]) < 1e-12
-        assert main(["leave", str(sites.folder / "s0")]) == 2
-        assert "there is nothing to leave" in capfd.readouterr().err
+def scrape(port: int) -> dict[str, str]:
+    """The numbers that Prometheus reads, by their names."""
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    return dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
 
 
-def test_status_over_all_sites_and_from_one(tmp_path: Path, capsys: Any) -> None:
+def test_status_over_all_sites_and_from_one_and_for_prometheus(tmp_path: Path, capsys: Any) -> None:
+    (port,) = free_ports(1)
     with site_processes(tmp_path, {**THREE, "rounds": 100_000}, 3) as sites:
-        sites.start()
-        sites.reach(20, *sites.names)
+        sites.start("s0", options=("--metrics", f"127.0.0.1:{port}"))
+        sites.start("s1", "s2")
+        sites.reach(5, *sites.names)
+        sites.until(lambda: float(scrape(port)["netfleet_round"]) >= 5)  # the checkpoint is there before the status
+        numbers = scrape(port)
+        assert float(numbers["netfleet_rounds"]) == 100_000
+        assert float(numbers['netfleet_neighbour_lost{neighbour="s1"}']) == 0
+        assert float(numbers['netfleet_sent_bytes_total{neighbour="s2"}']) > 0
+        assert float(numbers['netfleet_measured{name="loss"}']) > 0
         assert main(["status", str(sites.folder)]) == 0
         text = capsys.readouterr().out
         assert "over 3 sites, where" in text
@@ -92,25 +98,6 @@ def test_status_over_all_sites_and_from_one(tmp_path: Path, capsys: Any) -> None
         sites.kill("s1")
         assert main(["status", str(sites.folder / "operator"), "--json"]) == 1
         assert "error" in json.loads(capsys.readouterr().out)["sites"]["s1"]
-
-
-def test_prometheus_reads_a_site(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    with site_processes(tmp_path, {**THREE, "rounds": 100_000}, 3) as sites:
-        sites.start("s0", options=("--metrics", f"127.0.0.1:{port}"))
-        sites.start("s1", "s2")
-        sites.reach(5, *sites.names)
-
-        def scrape() -> dict[str, str]:
-            text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-            return dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-
-        sites.until(lambda: float(scrape()["netfleet_round"]) >= 5)  # the checkpoint is there before the status
-        numbers = scrape()
-        assert float(numbers["netfleet_rounds"]) == 100_000
-        assert float(numbers['netfleet_neighbour_lost{neighbour="s1"}']) == 0
-        assert float(numbers['netfleet_sent_bytes_total{neighbour="s2"}']) > 0
-        assert float(numbers['netfleet_measured{name="loss"}']) > 0
 
 
 @pytest.mark.parametrize("words", ["node nowhere", "leave nowhere", "status nowhere", "up nowhere"])

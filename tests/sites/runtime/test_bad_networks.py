@@ -15,8 +15,9 @@ import tomli_w
 import torch
 
 from netfleet.runs.config import read_toml
+from support.site_memory import undisturbed_sites
 from support.site_processes import SiteProcesses, free_ports, site_processes
-from support.site_settings import DIGITS, QUADRATICS, check_optimum, gap, optimum, quadratics
+from support.site_settings import DIGITS, QUADRATICS, M, check_optimum, gap, optimum, quadratics
 
 pytestmark = pytest.mark.slow
 
@@ -120,9 +121,7 @@ def network_links(sites: SiteProcesses) -> Iterator[NetworkLinks]:
 
 
 def test_delays_cuts_and_a_partition_change_nothing(tmp_path: Path) -> None:
-    with site_processes(tmp_path / "undisturbed", RING, 4) as undisturbed:
-        undisturbed.start()
-        assert set(undisturbed.wait().values()) == {0}
+    undisturbed = undisturbed_sites(tmp_path / "undisturbed", RING, 4)
     with site_processes(tmp_path / "disturbed", RING, 4) as sites, network_links(sites) as links:
         for link in links.links.values():
             link.delay, link.cuts = 0.02, 0.005
@@ -142,14 +141,14 @@ def test_delays_cuts_and_a_partition_change_nothing(tmp_path: Path) -> None:
 
 
 def test_a_partition_longer_than_the_patience_leaves_two_groups(tmp_path: Path) -> None:
-    table = {**QUADRATICS, "topology": {"kind": "ring", "workers": 4, "weights": "metropolis"}}
-    with site_processes(tmp_path, table, 4, patience=2.0) as sites, network_links(sites) as links:
-        sites.start()
+    with site_processes(tmp_path, QUADRATICS, M, patience=2.0) as sites, network_links(sites) as links:
+        sites.start(hold=dict.fromkeys(sites.names, 20))
         sites.reach(20, *sites.names)
         links.part({0, 1})
+        sites.release()
         sites.until(lambda: all(sites.events(name, "lost") for name in sites.names))
         links.heal()
         assert set(sites.wait().values()) == {0}
         for pair in (["s0", "s1"], ["s2", "s3"]):
             assert gap(sites, pair) < 1e-12
-            check_optimum(sites, pair, optimum(quadratics(4), [int(name[1:]) for name in pair]))
+            check_optimum(sites, pair, optimum(quadratics(), [int(name[1:]) for name in pair]))

@@ -30,39 +30,44 @@ from support.site_settings import DIGITS, QUADRATICS, M, check_optimum, gap, opt
 
 pytestmark = pytest.mark.slow
 
-#: Eight sites that stay in one piece without any two of them.
-EIGHT = {"kind": "watts-strogatz", "p": 0.0, "workers": 8, "weights": "metropolis"}
+#: Six sites that stay in one piece without any two of them.
+SIX = {"kind": "watts-strogatz", "p": 0.0, "workers": 6, "weights": "metropolis"}
 PATIENCE = 1.0  # a process that runs never fails to answer, however slow the machine is
 
 
-def test_two_of_eight_lost_for_good(tmp_path: Path) -> None:
+def numbers(names: list[str]) -> list[int]:
+    return [int(name[1:]) for name in names]
+
+
+def test_two_of_six_lost_for_good(tmp_path: Path) -> None:
     dice = random.Random(3)
-    with site_processes(tmp_path, {**QUADRATICS, "rounds": 270, "topology": EIGHT}, 8, PATIENCE) as sites:
-        sites.start()
-        victims = dice.sample(sites.names, 2)
-        for victim in victims:
-            sites.reach(dice.randint(10, 60), victim)
+    with site_processes(tmp_path, {**QUADRATICS, "rounds": 120, "topology": SIX}, 6, PATIENCE) as sites:
+        deaths = {victim: dice.randint(5, 20) for victim in dice.sample(sites.names, 2)}
+        sites.start(hold=deaths)
+        for victim, t in sorted(deaths.items(), key=lambda death: death[1]):
+            sites.reach(t, victim)
             sites.kill(victim)
-        rest = [name for name in sites.names if name not in victims]
+        rest = [name for name in sites.names if name not in deaths]
         assert set(sites.wait(*rest).values()) == {0}
         assert gap(sites, rest) < 1e-12
-        check_optimum(sites, rest, optimum(quadratics(8), [int(name[1:]) for name in rest]), atol=1e-8)
+        check_optimum(sites, rest, optimum(quadratics(6), numbers(rest)), atol=1e-8)
         lost = {event["neighbour"] for name in rest for event in sites.events(name, "lost")}
-        assert lost == set(victims)
+        assert lost == set(deaths)
 
 
-def test_accuracy_recovers_when_two_of_eight_are_lost(tmp_path: Path) -> None:
+def test_accuracy_recovers_when_two_of_six_are_lost(tmp_path: Path) -> None:
     problem = {**DIGITS["problem"], "partition": {"kind": "dirichlet", "alpha": 0.5}}
     method = {"kind": "net-fleet", "K": 4, "eta": 0.1}
-    table = {**DIGITS, "problem": problem, "algorithms": [method], "rounds": 100, "topology": EIGHT}
+    table = {**DIGITS, "problem": problem, "algorithms": [method], "rounds": 60, "topology": SIX}
     whole = build_setting(experiment(table), 0)
-    rest = [i for i in range(8) if i not in (2, 5)]
+    rest = [i for i in range(6) if i not in (2, 5)]
     problem = ModuleProblem(whole.problem.model, whole.problem.data, [whole.problem.parts[i] for i in rest], batch=16)
     graph = nx.convert_node_labels_to_integers(whole.topology.graph.subgraph(rest))
-    alone = simulate(method, topology=make_topology(graph, weights="metropolis"), problem=problem, rounds=100)
-    with site_processes(tmp_path, table, 8, PATIENCE) as sites:
-        sites.start()
-        for victim, t in (("s2", 8), ("s5", 16)):
+    alone = simulate(method, topology=make_topology(graph, weights="metropolis"), problem=problem, rounds=60)
+    with site_processes(tmp_path, table, 6, PATIENCE) as sites:
+        deaths = {"s2": 8, "s5": 16}
+        sites.start(hold=deaths)
+        for victim, t in deaths.items():
             sites.reach(t, victim)
             sites.kill(victim)
         names = [f"s{i}" for i in rest]
@@ -76,12 +81,11 @@ def test_accuracy_recovers_when_two_of_eight_are_lost(tmp_path: Path) -> None:
 
 def test_a_site_that_was_dropped_says_so_and_comes_back(tmp_path: Path) -> None:
     with site_processes(tmp_path, QUADRATICS, M, PATIENCE) as sites:
-        sites.start()
-        sites.reach(30, "s3")
+        sites.start(hold={"s3": 10, "s1": 20})  # the others are still there when s3 comes back
+        sites.reach(10, "s3")
         sites.kill("s3")
-        neighbours = ("s2", "s4")
+        neighbours = ("s0", "s2")
         sites.until(lambda: all(sites.events(name, "lost") for name in neighbours))
-        sites.pause("s0")  # so that the others are still there when s3 comes back
         sites.start("s3")
         assert sites.wait("s3") == {"s3": 2}
         told = {event["neighbour"]: event["why"] for event in sites.events("s3", "lost")}
@@ -89,7 +93,7 @@ def test_a_site_that_was_dropped_says_so_and_comes_back(tmp_path: Path) -> None:
         assert "--rejoin" in sites.tail("s3")
         sites.start("s3", options=("--rejoin",))
         sites.until(lambda: bool(sites.events("s3", "joined")))
-        sites.resume("s0")
+        sites.release()
         assert set(sites.wait().values()) == {0}
         assert gap(sites, sites.names) < 1e-12
         check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
@@ -97,29 +101,82 @@ def test_a_site_that_was_dropped_says_so_and_comes_back(tmp_path: Path) -> None:
         assert rounds == sorted(set(rounds))
 
 
-def test_a_site_that_lost_its_disk_comes_back_without_having_been_dropped(tmp_path: Path) -> None:
-    with site_processes(tmp_path, QUADRATICS, M) as sites:  # nobody's patience ever ends
-        sites.start()
-        sites.reach(20, "s3")
+def half_a_return(sites: SiteProcesses, accident: Any) -> None:
+    """s3 agrees with its neighbours on coming back, and dies before it can."""
+    files = [sites.folder / name / "links.json" for name in ("s0", "s2")]
+    before = [path.read_text() if path.exists() else "" for path in files]
+    sites.kill("s3")
+    sites.start("s3", options=("--rejoin",), before=accident)
+    assert sites.wait("s3") == {"s3": -9}
+    assert all(old != path.read_text() for old, path in zip(before, files, strict=True))
+
+
+def test_a_site_comes_back_without_its_disk_and_a_state_from_before_a_return_is_fenced(tmp_path: Path) -> None:
+    with site_processes(tmp_path, QUADRATICS, M) as sites:  # nobody's patience ever ends: s3 is not dropped
+        sites.start(hold={"s3": 10, "s1": 20})
+        sites.reach(10, "s3")
         sites.kill("s3")
         for path in sorted((sites.folder / "s3" / "run").iterdir()):
             path.unlink()
         sites.start("s3", options=("--rejoin",))
+        sites.reach(20, *sites.names)
+        assert all(sites.events(name, "rejoins") for name in ("s0", "s2"))
+        half_a_return(sites, die_before_the_links)
+        sites.start("s3")  # from its old disk, which knows nothing of the new links
+        assert sites.wait("s3") == {"s3": 2}
+        assert {event["why"] for event in sites.events("s3", "lost")} == {"has dropped this site"}
+        sites.start("s3", options=("--rejoin",))
+        sites.release()
         assert set(sites.wait().values()) == {0}
         assert gap(sites, sites.names) < 1e-12
         check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
-        assert all(sites.events(name, "rejoins") for name in ("s2", "s4"))
 
 
-def test_a_site_leaves(tmp_path: Path, capsys: Any) -> None:
+def test_half_a_return_goes_on_from_the_old_state_without_its_old_links(tmp_path: Path) -> None:
     with site_processes(tmp_path, QUADRATICS, M) as sites:
-        sites.start()
-        sites.reach(20, "s3")
+        sites.start(hold={"s1": 20})
+        sites.reach(20, *sites.names)
+        half_a_return(sites, die_before_the_checkpoint)
+        sites.start("s3")
+        sites.release()
+        assert set(sites.wait().values()) == {0}
+        assert gap(sites, sites.names) < 1e-12
+        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
+
+
+def test_a_site_comes_back_while_another_is_gone(tmp_path: Path) -> None:
+    with site_processes(tmp_path, QUADRATICS, M, PATIENCE) as sites:
+        sites.start(hold={"s3": 10, "s0": 10, "s1": 20})
+        sites.reach(10, "s3", "s0")
+        sites.kill("s3")
+        sites.kill("s0")
+        sites.until(lambda: all(sites.events(name, "lost") for name in ("s1", "s2")))
+        sites.start("s3", options=("--rejoin",), before=ask_shortly)
+        sites.until(lambda: bool(sites.events("s3", "joined")))
+        sites.release()
+        rest = ["s1", "s2", "s3"]
+        assert set(sites.wait(*rest).values()) == {0}
+        (event,) = sites.events("s3", "joined")
+        assert event["missing"].startswith("s0 ")
+        assert gap(sites, rest) < 1e-12
+        check_optimum(sites, rest, optimum(quadratics(), numbers(rest)))
+
+
+def test_a_site_leaves_and_who_hears_of_it_does_not_forget_it(tmp_path: Path, capsys: Any) -> None:
+    """s2 hears that s3 has left, and is killed before it has saved the round in which it heard."""
+    with site_processes(tmp_path, QUADRATICS, M) as sites:
+        sites.start(hold={"s1": 10})
+        sites.reach(10, *sites.names)
+        assert sites.stop("s2") == 0
+        sites.start("s2", before=die_when_someone_has_left)
+        sites.release()
         assert main(["leave", str(sites.folder / "s3")]) == 0
+        assert sites.wait("s2") == {"s2": -9}
+        sites.start("s2")
         assert set(sites.wait().values()) == {0}
         rest = [name for name in sites.names if name != "s3"]
         assert gap(sites, rest) < 1e-12
-        check_optimum(sites, rest, optimum(quadratics(), [int(name[1:]) for name in rest]))
+        check_optimum(sites, rest, optimum(quadratics(), numbers(rest)))
         assert sites.round("s3") < QUADRATICS["rounds"]
         assert sites.model("s3")["x"].shape == (6,)
         whys = {event["why"] for name in rest for event in sites.events(name, "lost")}
@@ -130,9 +187,8 @@ def test_a_site_leaves(tmp_path: Path, capsys: Any) -> None:
 
 def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
     with site_processes(tmp_path, QUADRATICS, M) as sites:
-        sites.start()
-        sites.reach(20, "s0")
-        sites.pause("s2")
+        sites.start(hold={"s2": 10})
+        sites.reach(10, *sites.names)
         (port,) = free_ports(1)
         address = f"127.0.0.1:{port}"
         words = ["admit", str(sites.folder), "new", address, "--listen", address, "--neighbours", "s0,s1,s3"]
@@ -140,7 +196,7 @@ def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
         assert "Nobody has to restart" in capsys.readouterr().out
         sites.start("new")
         sites.until(lambda: bool(sites.events("new", "joined")))
-        sites.resume("s2")
+        sites.release()
         assert set(sites.wait().values()) == {0}
         names = [*sites.names, "new"]
         assert gap(sites, names) < 1e-12
@@ -152,12 +208,14 @@ def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_losing_a_cut_vertex_leaves_two_groups_that_go_on_and_say_so(tmp_path: Path) -> None:
-    table = {**QUADRATICS, "rounds": 200, "topology": {"kind": "path", "workers": M}}
-    with site_processes(tmp_path, table, M, PATIENCE) as sites:
-        sites.start()
+    table = {**QUADRATICS, "rounds": 60, "topology": {"kind": "path", "workers": 5}}
+    with site_processes(tmp_path, table, 5, PATIENCE) as sites:
+        sites.start(hold={"s2": 5, "s0": 20, "s4": 20})
         sites.reach(5, "s2")
         sites.kill("s2")
-        sites.until(lambda: all(sites.events(name, "unreachable") for name in ("s0", "s1", "s3", "s4")))
+        rest = ["s0", "s1", "s3", "s4"]
+        sites.reach(20, *rest)
+        assert all(sites.events(name, "unreachable") for name in rest)
         answers = sites.ask()
         assert components(answers) == [["s0", "s1"], ["s3", "s4"]]
         gone = [link for status in answers for link in status.neighbours if link.lost is not None]
@@ -165,11 +223,11 @@ def test_losing_a_cut_vertex_leaves_two_groups_that_go_on_and_say_so(tmp_path: P
         found = invariant([status for status in answers if status.site in ("s0", "s1")])
         assert found is not None
         assert found.norm < 1e-12 * max(found.of, 1)
-        rest = ["s0", "s1", "s3", "s4"]
+        sites.release()
         assert set(sites.wait(*rest).values()) == {0}
         for pair in (["s0", "s1"], ["s3", "s4"]):
             assert gap(sites, pair) < 1e-12
-            check_optimum(sites, pair, optimum(quadratics(), [int(name[1:]) for name in pair]))
+            check_optimum(sites, pair, optimum(quadratics(5), numbers(pair)))
         (event,) = sites.events("s0", "unreachable")[-1:]
         assert event["sites"] == "site 2, site 3, site 4"
 
@@ -182,72 +240,7 @@ def test_patience_is_refused_where_a_loss_could_not_be_taken_back(tmp_path: Path
 
 
 def test_the_graph_of_these_tests_survives_any_two_losses() -> None:
-    assert nx.node_connectivity(build_topology(EIGHT).graph) >= 3
-
-
-def half_a_return(sites: SiteProcesses, accident: Any) -> None:
-    """s3 agrees with its neighbours on coming back, and dies before it can."""
-    sites.start()
-    sites.reach(20, *sites.names)
-    sites.kill("s3")
-    sites.start("s3", options=("--rejoin",), before=accident)
-    assert sites.wait("s3") == {"s3": -9}
-    assert all((sites.folder / name / "links.json").exists() for name in ("s2", "s4"))
-
-
-def test_a_state_from_before_a_return_is_fenced(tmp_path: Path) -> None:
-    with site_processes(tmp_path, QUADRATICS, M) as sites:
-        half_a_return(sites, die_before_the_links)
-        sites.start("s3")  # from its old disk, which knows nothing of the new links
-        assert sites.wait("s3") == {"s3": 2}
-        assert {event["why"] for event in sites.events("s3", "lost")} == {"has dropped this site"}
-        sites.start("s3", options=("--rejoin",))
-        assert set(sites.wait().values()) == {0}
-        assert gap(sites, sites.names) < 1e-12
-        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
-
-
-def test_half_a_return_goes_on_from_the_old_state_without_its_old_links(tmp_path: Path) -> None:
-    with site_processes(tmp_path, QUADRATICS, M) as sites:
-        half_a_return(sites, die_before_the_checkpoint)
-        sites.start("s3")
-        assert set(sites.wait().values()) == {0}
-        assert gap(sites, sites.names) < 1e-12
-        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
-
-
-def test_a_site_comes_back_while_another_is_gone(tmp_path: Path) -> None:
-    with site_processes(tmp_path, QUADRATICS, M, PATIENCE) as sites:
-        sites.start()
-        sites.reach(20, *sites.names)
-        sites.kill("s3")
-        sites.kill("s4")
-        sites.until(lambda: all(sites.events(name, "lost") for name in ("s0", "s2")))
-        sites.pause("s1")
-        sites.start("s3", options=("--rejoin",), before=ask_shortly)
-        sites.until(lambda: bool(sites.events("s3", "joined")))
-        sites.resume("s1")
-        rest = ["s0", "s1", "s2", "s3"]
-        assert set(sites.wait(*rest).values()) == {0}
-        (event,) = sites.events("s3", "joined")
-        assert event["missing"].startswith("s4 ")
-        assert gap(sites, rest) < 1e-12
-        check_optimum(sites, rest, optimum(quadratics(), [0, 1, 2, 3]))
-
-
-def test_who_hears_that_a_site_has_left_does_not_forget_it(tmp_path: Path) -> None:
-    with site_processes(tmp_path, QUADRATICS, M) as sites:
-        sites.start(before=None)
-        sites.reach(10, *sites.names)
-        assert sites.stop("s2") == 0
-        sites.start("s2", before=die_when_someone_has_left)
-        assert main(["leave", str(sites.folder / "s3")]) == 0
-        sites.wait("s2")
-        assert sites.running["s2"].exitcode == -9
-        sites.start("s2")
-        assert set(sites.wait().values()) == {0}
-        rest = [name for name in sites.names if name != "s3"]
-        assert gap(sites, rest) < 1e-12
+    assert nx.node_connectivity(build_topology(SIX).graph) >= 3
 
 
 def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from netfleet.problems.synthetic import Quadratics
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.runtime.neighbourhood import Neighbourhood, SiteHost, why_fixed
 
-M, ROUNDS = 5, 450
+M, ROUNDS = 5, 200
 #: Site 1 falls silent in this round, and site 4 comes in that one.
 DEATH, BIRTH = 13, 40
 TRACKING = [
@@ -31,7 +31,7 @@ TRACKING = [
     {"kind": "lu-gt", "K": 3, "eta": 0.04},
     {"kind": "periodical-gt", "K": 3, "eta": 0.04},
     {"kind": "dsgt", "K": 1, "eta": 0.1},
-    {"kind": "momentum-tracking", "eta": 0.01},
+    {"kind": "momentum-tracking", "eta": 0.05, "beta": 0.5},
     {"kind": "k-gt", "K": 3, "eta": 0.04},
     {"kind": "led", "K": 3, "eta": 0.04},
     {"kind": "d2", "eta": 0.1},

@@ -14,7 +14,7 @@ from netfleet.problems.synthetic import Quadratics
 from netfleet.sites.runtime import join_leave
 from support.site_memory import run_in_memory
 from support.site_processes import site_processes
-from support.site_settings import DIGITS, QUADRATICS, simulated
+from support.site_settings import DIGITS, QUADRATICS, M, simulated
 
 RING: dict[str, Any] = {**DIGITS, "rounds": 5, "topology": {"kind": "ring", "workers": 3}}
 
@@ -60,8 +60,8 @@ def test_sites_in_memory_end_where_the_simulator_does(tmp_path: Path, table: dic
 def test_sites_end_as_soon_as_all_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each neighbour knows from a request or from an answer; nobody waits for the other of the two."""
     monkeypatch.setattr(join_leave, "INFORM", 10_000.0)
-    histories = run_in_memory(tmp_path, {**QUADRATICS, "rounds": 5}, 5)  # does not return if a site waits
-    assert [history.rounds for history in histories] == [5] * 5
+    histories = run_in_memory(tmp_path, {**QUADRATICS, "rounds": 5}, M)  # does not return if a site waits
+    assert [history.rounds for history in histories] == [5] * M
 
 
 def test_sites_stay_for_a_slow_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +74,6 @@ def test_sites_stay_for_a_slow_neighbour(tmp_path: Path, monkeypatch: pytest.Mon
         return grad(*arguments)
 
     monkeypatch.setattr(Quadratics, "grad", slow)
-    run_in_memory(tmp_path, {**QUADRATICS, "rounds": 3}, 5, linger=0.05)
-    logs = [(tmp_path / "plan" / f"s{i}" / "node.log").read_text() for i in range(5)]
+    run_in_memory(tmp_path, {**QUADRATICS, "rounds": 3}, M, linger=0.05)
+    logs = [(tmp_path / "plan" / f"s{i}" / "node.log").read_text() for i in range(M)]
     assert all("finished" in log and "unfinished" not in log for log in logs)
