@@ -43,7 +43,7 @@ def test_the_demo_runs_without_a_file_can_be_resumed_and_is_not_overwritten(tmp_
         History.load(p.parent).hash for p in tmp_path.glob("out/*/config.json")
     }
     assert main(arguments) == 2
-    assert "add --resume to " in capsys.readouterr().err
+    assert "add --resume (in Python resume=True) to " in capsys.readouterr().err
     page = (tmp_path / "out" / "report.html").stat().st_mtime_ns
     assert main([*arguments, "--resume"]) == 0
     assert (tmp_path / "out" / "report.html").stat().st_mtime_ns > page
