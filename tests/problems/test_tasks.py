@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sklearn.metrics
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ import netfleet as nf
 from netfleet.data import Dataset
 from netfleet.errors import ConfigError, DataError
 from netfleet.problems import ModuleProblem, Task
-from netfleet.problems.scoring import METRICS, make_metric, make_metrics
+from netfleet.problems.scoring import METRICS, make_metric, make_metrics, sklearn_metrics
 from netfleet.problems.tasks import make_task
 
 DICE = torch.Generator().manual_seed(0)
@@ -163,33 +162,33 @@ def softmaxed(scores: Tensor) -> Any:
 @pytest.mark.parametrize(
     ("name", "outputs", "targets", "expected"),
     [
-        ("auroc", draw(40, 2), whole(2, 40), lambda o, t: sklearn.metrics.roc_auc_score(t, o[:, 1] - o[:, 0])),
+        ("auroc", draw(40, 2), whole(2, 40), lambda o, t: sklearn_metrics().roc_auc_score(t, o[:, 1] - o[:, 0])),
         (
             "auroc",
             draw(40, 3),
             whole(3, 40),
-            lambda o, t: sklearn.metrics.roc_auc_score(t, softmaxed(o), multi_class="ovr"),
+            lambda o, t: sklearn_metrics().roc_auc_score(t, softmaxed(o), multi_class="ovr"),
         ),
-        ("auroc", draw(40, 3), whole(2, 40, 3).double(), lambda o, t: sklearn.metrics.roc_auc_score(t, o)),
+        ("auroc", draw(40, 3), whole(2, 40, 3).double(), lambda o, t: sklearn_metrics().roc_auc_score(t, o)),
         (
             "average_precision",
             draw(40),
             whole(2, 40).double(),
-            lambda o, t: sklearn.metrics.average_precision_score(t, o),
+            lambda o, t: sklearn_metrics().average_precision_score(t, o),
         ),
-        ("auroc", draw(40).round(), whole(2, 40).double(), lambda o, t: sklearn.metrics.roc_auc_score(t, o)),  # ties
-        ("f1", draw(40, 3), whole(3, 40), lambda o, t: sklearn.metrics.f1_score(t, o.argmax(1), average="macro")),
-        ("f1", draw(40, 2), whole(2, 40), lambda o, t: sklearn.metrics.f1_score(t, o.argmax(1))),
+        ("auroc", draw(40).round(), whole(2, 40).double(), lambda o, t: sklearn_metrics().roc_auc_score(t, o)),  # ties
+        ("f1", draw(40, 3), whole(3, 40), lambda o, t: sklearn_metrics().f1_score(t, o.argmax(1), average="macro")),
+        ("f1", draw(40, 2), whole(2, 40), lambda o, t: sklearn_metrics().f1_score(t, o.argmax(1))),
         (
             "balanced_accuracy",
             draw(40, 3),
             whole(3, 40),
-            lambda o, t: sklearn.metrics.balanced_accuracy_score(t, o.argmax(1)),
+            lambda o, t: sklearn_metrics().balanced_accuracy_score(t, o.argmax(1)),
         ),
-        ("accuracy", draw(40, 3), whole(3, 40), lambda o, t: sklearn.metrics.accuracy_score(t, o.argmax(1))),
-        ("rmse", draw(40, 1), draw(40), lambda o, t: sklearn.metrics.root_mean_squared_error(t, o[:, 0])),
-        ("mae", draw(40, 1), draw(40), lambda o, t: sklearn.metrics.mean_absolute_error(t, o[:, 0])),
-        ("r2", draw(40, 2), draw(40, 2), lambda o, t: sklearn.metrics.r2_score(t, o)),
+        ("accuracy", draw(40, 3), whole(3, 40), lambda o, t: sklearn_metrics().accuracy_score(t, o.argmax(1))),
+        ("rmse", draw(40, 1), draw(40), lambda o, t: sklearn_metrics().root_mean_squared_error(t, o[:, 0])),
+        ("mae", draw(40, 1), draw(40), lambda o, t: sklearn_metrics().mean_absolute_error(t, o[:, 0])),
+        ("r2", draw(40, 2), draw(40, 2), lambda o, t: sklearn_metrics().r2_score(t, o)),
         ("perplexity", draw(6, 5, 3), SEQUENCE, lambda o, t: math.exp(F.cross_entropy(o[t >= 0], t[t >= 0]))),
     ],
 )

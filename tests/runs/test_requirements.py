@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -17,24 +18,29 @@ from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import network_for
 from netfleet.topology.faults import Faults, Unreliable
 
-RING = make_topology("ring", workers=8)
-MATCHING = make_topology("random-matching", workers=8)
-HYPERCUBE = make_topology("one-peer-hypercube", workers=8)
-UNSTABLE: dict[str, tuple[Topology, Faults | None]] = {
-    "random matching": (MATCHING, None),
-    "one-peer hypercube": (HYPERCUBE, None),
-    "1 round late": (make_topology("ring", workers=8, weights={"kind": "laplacian", "factor": 1.0}), Faults(delay=1)),
-    "2 rounds late": (RING, Faults(delay=2)),
-    "80 % lost": (RING, Faults(loss=0.8)),
-    "half of the messages lost, counters": (RING, Faults(loss=0.5, rule="counters")),
+GRAPHS = {"random matching": "random-matching", "one-peer hypercube": "one-peer-hypercube"}  # others: a ring
+WEIGHTS = {"1 round late": {"kind": "laplacian", "factor": 1.0}}
+UNSTABLE: dict[str, Faults | None] = {
+    "random matching": None,
+    "one-peer hypercube": None,
+    "1 round late": Faults(delay=1),
+    "2 rounds late": Faults(delay=2),
+    "80 % lost": Faults(loss=0.8),
+    "half of the messages lost, counters": Faults(loss=0.5, rule="counters"),
 }
-STABLE: dict[str, tuple[Topology, Faults | None]] = {
-    "30 % lost": (RING, Faults(loss=0.3)),
-    "30 % lost, folded": (RING, Faults(loss=0.3, rule="fold")),
-    "20 % of the messages lost, counters": (RING, Faults(loss=0.2, rule="counters")),
-    "20 % away": (RING, Faults(absent=0.2)),
-    "20 % away for 10 rounds": (RING, Faults(absent=0.2, spell=10)),
+STABLE: dict[str, Faults | None] = {
+    "30 % lost": Faults(loss=0.3),
+    "30 % lost, folded": Faults(loss=0.3, rule="fold"),
+    "20 % of the messages lost, counters": Faults(loss=0.2, rule="counters"),
+    "20 % away": Faults(absent=0.2),
+    "20 % away for 10 rounds": Faults(absent=0.2, spell=10),
 }
+
+
+@functools.cache
+def graph(name: str) -> Topology:
+    """Of eight workers."""
+    return make_topology(GRAPHS.get(name, "ring"), workers=8, weights=WEIGHTS.get(name))
 
 
 @pytest.mark.parametrize("name", UNSTABLE)
@@ -43,13 +49,13 @@ def test_methods_that_sum_differences_are_rejected_where_they_diverge(kind: str,
     with pytest.raises(
         ConfigError, match=r"diverges on this network, and a smaller step size makes it worse.* \(net-fleet, k-gt, …\)"
     ):
-        network_for(make_algorithm(kind), UNSTABLE[name][0], 0, UNSTABLE[name][1])
+        network_for(make_algorithm(kind), graph(name), 0, UNSTABLE[name])
 
 
 @pytest.mark.parametrize("name", STABLE)
 @pytest.mark.parametrize("kind", ["led", "d2", "proxskip"])
 def test_they_are_accepted_where_they_converge(kind: str, name: str) -> None:
-    assert network_for(make_algorithm(kind), STABLE[name][0], 0, STABLE[name][1]).m == 8
+    assert network_for(make_algorithm(kind), graph(name), 0, STABLE[name]).m == 8
 
 
 def ends_at(method: Any, topology: Topology, faults: Faults | None, rounds: int) -> float:
@@ -66,7 +72,7 @@ def ends_at(method: Any, topology: Topology, faults: Faults | None, rounds: int)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*UNSTABLE, *STABLE])
 def test_small_steps_show_that_the_verdict_is_right(name: str) -> None:
-    found = ends_at(LED(K=2, eta=0.005), *(UNSTABLE | STABLE)[name], rounds=400)
+    found = ends_at(LED(K=2, eta=0.005), graph(name), (UNSTABLE | STABLE)[name], rounds=400)
     assert (found > 10) == (name in UNSTABLE)
 
 
@@ -75,9 +81,9 @@ def test_small_steps_show_that_the_verdict_is_right(name: str) -> None:
 def test_led_with_a_small_beta_and_tracking_methods_work_where_it_is_rejected(name: str) -> None:
     eta, limit = (0.005, 1.0) if "lost" in name else (0.02, 0.01)  # what is lost costs rounds
     small = LED(K=2, eta=5 * eta, beta=0.05)
-    assert network_for(small, UNSTABLE[name][0], 0, UNSTABLE[name][1]).m == 8
-    assert ends_at(small, *UNSTABLE[name], rounds=600) < limit
-    assert ends_at(NetFleet(K=2, eta=5 * eta), *UNSTABLE[name], rounds=600) < limit
+    assert network_for(small, graph(name), 0, UNSTABLE[name]).m == 8
+    assert ends_at(small, graph(name), UNSTABLE[name], rounds=600) < limit
+    assert ends_at(NetFleet(K=2, eta=5 * eta), graph(name), UNSTABLE[name], rounds=600) < limit
 
 
 def test_after_divergence_a_smaller_step_is_not_advised_where_it_makes_things_worse() -> None:
