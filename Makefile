@@ -8,8 +8,10 @@ ifneq ($(SHARED_DATA),)
 export NETFLEET_DATA ?= $(abspath $(SHARED_DATA))
 endif
 
-# Most tests of sites and clusters wait; four processes keep two cores busy.
+# Most tests of sites and clusters wait; four processes keep two cores busy. All of them import netfleet and the tests:
+# even where the environment says not to, they keep what Python compiled.
 PARALLEL := -n 4
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test fast lint bench figures clean
 

@@ -58,6 +58,7 @@ def test_the_readmes_python_runs_in_a_fresh_interpreter_that_knows_every_problem
     assert (tmp_path / "curves.png").exists()
 
 
+@pytest.mark.slow
 def test_the_page_on_python_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}

@@ -14,6 +14,7 @@ import os
 import sys
 import types
 import typing
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -112,8 +113,21 @@ def split(spec: object, what: str) -> tuple[str, dict[str, object]]:
     return kind, params
 
 
-def parameters(factory: Callable[..., object]) -> dict[str, inspect.Parameter]:
+#: The parameters of factories that are still there; an experiment asks for them a hundred times.
+_SEEN: weakref.WeakKeyDictionary[Callable[..., object], Mapping[str, inspect.Parameter]] = weakref.WeakKeyDictionary()
+
+
+def parameters(factory: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
     """The keyword parameters of a factory, with annotations as types."""
+    try:
+        if factory not in _SEEN:
+            _SEEN[factory] = _parameters(factory)
+        return _SEEN[factory]
+    except TypeError:  # a callable object that cannot be a key
+        return _parameters(factory)
+
+
+def _parameters(factory: Callable[..., object]) -> dict[str, inspect.Parameter]:
     try:
         signature = inspect.signature(factory)
     except ValueError:

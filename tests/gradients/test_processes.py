@@ -34,7 +34,7 @@ def every_kind() -> nn.Module:
 
 @pytest.mark.slow
 def test_processes_change_no_bit() -> None:
-    threads, others = (digits_problem(5, every_kind(), gradients=path, threads=3) for path in ("looped", "processes"))
+    threads, others = (digits_problem(5, every_kind(), gradients=path, threads=2) for path in ("looped", "processes"))
     assert (threads.path, others.path) == ("looped", "processes")
     x = threads.start().repeat(5, 1) + 0.1 * torch.randn(5, threads.d)
     for k in range(3):
