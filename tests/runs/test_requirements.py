@@ -65,7 +65,7 @@ def ends_at(method: Any, topology: Topology, faults: Faults | None, rounds: int)
     host, f = Simulator(problem, network, threads=1), Counted(problem)
     state = begin(host, method, f, problem.start().repeat(8, 1))
     for t in range(rounds):
-        state = advance(host, method, f, t, state)
+        state = advance(host, method, f, t, [state])
     return float((state.x - problem.optimum).abs().max() / problem.optimum.abs().max())
 
 

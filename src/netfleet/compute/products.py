@@ -17,12 +17,14 @@ class Product:
     def __init__(self, threads: int) -> None:
         self._pool, self._arena = ThreadPool(threads), Arena()
 
-    def __call__(self, W: Tensor, x: Tensor, rows: int) -> Tensor:
-        """W x as `[rows, d]`; a W of one row gives the same to all of them."""
+    def __call__(self, W: Tensor, x: Tensor, rows: int, out: Tensor | None = None) -> Tensor:
+        """W x as `[rows, d]`, in `out` if that is given; a W of one row gives the same to all of them."""
         if x.device.type != "cpu":
-            return (W @ x).expand(rows, -1).contiguous()
+            product = (W @ x).expand(rows, -1)
+            return product.contiguous() if out is None else out.copy_(product)
         # columns per product: a function of d alone, so that the result does not depend on the number of threads
-        out, width = self._arena.empty(x, rows), min(16384, max(2048, x.shape[1] // 32 // 1024 * 1024))
+        width = min(16384, max(2048, x.shape[1] // 32 // 1024 * 1024))
+        out = self._arena.empty(x, rows) if out is None else out
 
         def columns(_: int, i: int) -> None:
             part = slice(i * width, (i + 1) * width)

@@ -29,6 +29,8 @@ from netfleet.problems.base import Problem
 from netfleet.topology.network import Network
 
 T = TypeVar("T")
+#: Bytes of a worker's message above which it is sent in parts.
+CHUNK = 4 << 20
 
 
 @contextmanager
@@ -255,7 +257,8 @@ def host_on(ranks: ProcessGroup, problem: Problem, network: Network, threads: in
     placement = placed(network, ranks)
     rows = [problem.workers.index(i) for i in placement.workers[ranks.rank]]
     exchange = RowExchange(ranks, network, placement)
-    return PartialHost(problem.among(rows), network, exchange, ranks, threads, placement.ranks.tolist()), exchange
+    hosts = placement.ranks.tolist()
+    return PartialHost(problem.among(rows), network, exchange, ranks, threads, hosts, CHUNK), exchange
 
 
 def placed(network: Network, ranks: ProcessGroup) -> Placement:

@@ -129,10 +129,14 @@ class PartialHost(Host):
         collective: Collective,
         threads: int = 1,
         hosts: Sequence[int] | None = None,
+        chunk: int = 0,
     ) -> None:
-        """`hosts` has the host of each worker, so that vectors from one host are contiguous."""
+        """`hosts` has the host of each worker, so that vectors from one host are contiguous.
+
+        Longer messages of a worker than `chunk` bytes are sent in parts, if it is not 0, and averaged part by part.
+        """
         super().__init__(problem, network, collective, threads)
-        self._exchange, self._arena, self._hosts = exchange, Arena(), hosts
+        self._exchange, self._arena, self._hosts, self._chunk = exchange, Arena(), hosts, chunk
         self._static: Part | None = None
         self._matrices: dict[torch.dtype, Tensor] = {}
 
@@ -152,6 +156,8 @@ class PartialHost(Host):
 
     def _neighbourhood(self, tag: Tag, part: Part, packed: Sequence[Packed]) -> list[Tensor]:
         """One message from each worker that is needed, then each vector's averages."""
+        if 0 < self._chunk < sum(p.wire.shape[1] for p in packed) and all(p.as_is for p in packed):
+            return [self._in_chunks(tag, part, p.values) for p in packed]
         ends = list(itertools.accumulate(p.wire.shape[1] for p in packed))
         places = [slice(end - p.wire.shape[1], end) for end, p in zip(ends, packed, strict=True)]
         stack = self._arena.empty(packed[0].wire.new_empty(0, ends[-1]), len(part.need))
@@ -163,13 +169,24 @@ class PartialHost(Host):
             self.took(tag, argument, part.need, vectors)
         return [self._weighted(part, vectors) for vectors in values]
 
+    def _in_chunks(self, tag: Tag, part: Part, values: Tensor) -> Tensor:
+        """The averages of a vector that is too long for one message: besides the result this needs little memory."""
+        out, width = torch.empty_like(values), max(1, self._chunk // values.element_size())
+        for begin in range(0, values.shape[1], width):
+            own, place = values[:, begin : begin + width], out[:, begin : begin + width]
+            stack = self._arena.empty(own[:0], len(part.need))
+            part.own.put(stack, own)
+            self._exchange(tag, part.need, stack.view(torch.uint8), _content([pack(own)], [slice(None)]))
+            self._weighted(part, stack, place)
+        return out
+
     def took(self, tag: Tag, argument: int, need: Sequence[int], vectors: Tensor) -> None:
         """Called after an exchange with each argument of `mix`: a row for each worker in `need`."""
 
-    def _weighted(self, part: Part, values: Tensor) -> Tensor:
+    def _weighted(self, part: Part, values: Tensor, out: Tensor | None = None) -> Tensor:
         if values.dtype not in self._matrices:
             self._matrices[values.dtype] = as_sparse(part.W, values.dtype).to(values.device)
-        return self._product(self._matrices[values.dtype], values, part.own.count)
+        return self._product(self._matrices[values.dtype], values, part.own.count, out)
 
     def _exact_average(self, weights: object, packed: Sequence[Packed]) -> list[Tensor]:
         """The exact average, one sum over all hosts for all vectors."""

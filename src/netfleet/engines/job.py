@@ -1,6 +1,6 @@
 """The job that an engine is given, the snapshots that it passes through, and the recorder that keeps them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -14,6 +14,13 @@ from netfleet.problems.base import Problem
 from netfleet.topology.network import Network
 
 
+class LoopState(NamedTuple):
+    """What a training loop from outside keeps beside the method's state: tensors by name, and the rest as JSON."""
+
+    tensors: Mapping[str, Tensor]
+    text: str = "{}"
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Everything that the rounds after `t` depend on, and the counters: of one host's workers, or of all."""
@@ -25,10 +32,14 @@ class Snapshot:
     samples: int = 0  # used so far
     seconds: float = 0.0  # spent in rounds, evaluation excluded
     network: dict[str, Tensor] = field(default_factory=dict)  # what later exchanges depend on
+    loop: LoopState | None = None  # of a loop from outside
 
 
 class Recorder:
     """Keeps the record of a run; every host calls it, in step with the others. This one records nothing."""
+
+    #: Whether the last good snapshot stays in memory during a round, so that `save` can have it.
+    keeps_last = True
 
     def due(self, t: int) -> bool:
         """Whether a snapshot is wanted after t rounds."""
@@ -60,8 +71,9 @@ class Job:
     algorithm: Algorithm
     rounds: int
     recorder: Recorder = field(default_factory=Recorder)
-    start: Start | None = None  # None: from scratch
+    start: Start | None = None  # None: from the problem's initial model
     threads: int = 0  # of each process; 0: one for each core
+    first: int = 0  # the first round of a job without `start`
 
 
 def gathered(snapshot: Snapshot, host: Host) -> Snapshot:

@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -29,8 +29,11 @@ def train(host: Host, job: Job) -> Snapshot:
         _offer(host, job, now, bad)
         for t in range(now.t, job.rounds):
             began = time.perf_counter()
-            state = advance(host, algorithm, f, t, now.state)
-            bad = bad or _not_finite(state, t)
+            held = [now.state]
+            if not job.recorder.keeps_last:
+                now = replace(now, state=RELEASED)
+            state = advance(host, algorithm, f, t, held)
+            bad = bad or _not_finite(state, t, host.problem.workers)
             if host.decides_alone:
                 _agree(host, algorithm, bad)
             now = Snapshot(
@@ -42,11 +45,12 @@ def train(host: Host, job: Job) -> Snapshot:
                 samples=f.samples,
                 seconds=now.seconds + time.perf_counter() - began,
             )
+            del state
             if host.collective.keeps_record:
                 job.recorder.progress(t + 1)
             _offer(host, job, now, bad)
     except (KeyboardInterrupt, DivergedError):
-        if host.decides_alone:
+        if host.decides_alone and job.recorder.keeps_last:
             job.recorder.save(now, host)
         raise
     _agree(host, algorithm, bad)
@@ -60,8 +64,9 @@ def _start(host: Host, job: Job, f: "Counted") -> Snapshot:
         return now if host.collective.keeps_record else replace(now, bytes=0, samples=0)
     f.problem.buffers = _copy(f.problem.initial_buffers)
     state = begin(host, job.algorithm, f, f.problem.start().repeat(len(f.problem.workers), 1))
-    _agree(host, job.algorithm, _not_finite(state, 0))
-    return Snapshot(0, state, _copy(f.problem.buffers), host.bytes_sent(), f.samples, network=host.network_state())
+    _agree(host, job.algorithm, _not_finite(state, job.first, host.problem.workers))
+    buffers = _copy(f.problem.buffers)
+    return Snapshot(job.first, state, buffers, host.bytes_sent(), f.samples, network=host.network_state())
 
 
 def begin(host: Host, algorithm: Algorithm, f: "Counted", x: Tensor) -> State:
@@ -70,12 +75,16 @@ def begin(host: Host, algorithm: Algorithm, f: "Counted", x: Tensor) -> State:
     return state
 
 
-def advance(host: Host, algorithm: Algorithm, f: "Counted", t: int, state: State) -> State:
-    """The state after round t."""
+def advance(host: Host, algorithm: Algorithm, f: "Counted", t: int, held: list[State]) -> State:
+    """The state after round t from the one that is held, which is taken out of the list.
+
+    If nobody else refers to that state, the method can release its memory (`del s`) as soon as it needs it no more.
+    """
     f.choose(host.active(t))
-    after: State = algorithm.round(f, _with_buffers(host.mixer(t), f.problem), t, state)  # type: ignore[arg-type]
-    if host.freezes:  # a worker that is away keeps its state
-        pairs = zip(after, state, strict=True)
+    mix, before = _with_buffers(host.mixer(t), f.problem), held[0] if host.freezes else None
+    after: State = algorithm.round(f, mix, t, held.pop())  # type: ignore[arg-type]
+    if before is not None:  # a worker that is away keeps its state
+        pairs = zip(after, before, strict=True)
         after = with_values(after, (torch.where(f.active, new, old) for new, old in pairs))
     return host.settle(after)
 
@@ -88,20 +97,23 @@ def _offer(host: Host, job: Job, snapshot: Snapshot, bad: "_Bad | None") -> None
 
 
 class _Bad(NamedTuple):
-    """Where a value was not finite: the round, and the number of the state's field."""
+    """Where a value was not finite: the round, the number of the state's field, and the first such row's worker."""
 
     t: int
     place: int
+    worker: int
 
 
-def _not_finite(state: State, t: int) -> _Bad | None:
+def _not_finite(state: State, t: int, workers: Sequence[int]) -> _Bad | None:
     for place, values in enumerate(state):
         if not math.isfinite(values.sum().item()) and not bool(torch.isfinite(values).all()):
-            return _Bad(t, place)
+            return _Bad(t, place, workers[int((~torch.isfinite(values)).any(dim=-1).nonzero()[0])])
     return None
 
 
-_FINE = _Bad(2**62, 0)
+_FINE = _Bad(2**62, 0, 0)
+#: In the place of a state whose memory is not to be kept.
+RELEASED = cast(State, ())
 
 
 def _agree(host: Host, algorithm: Algorithm, bad: _Bad | None) -> None:
@@ -115,7 +127,8 @@ def _agree(host: Host, algorithm: Algorithm, bad: _Bad | None) -> None:
     seen = host.collective.gather(torch.tensor([bad or _FINE] * len(workers)), workers)
     first = _Bad(*min(seen.tolist()))
     if first != _FINE:
-        raise diverged(algorithm, algorithm.State._fields[first.place], first.t)
+        what = f"{algorithm.State._fields[first.place]} of worker {first.worker}"
+        raise diverged(algorithm, what, first.t)
 
 
 class Counted:

@@ -160,7 +160,7 @@ def load(
         found = _read(folder, shards, workers, str(device))
         state = cast(State, state_type._make(found[name] for name in state_type._fields))
         network = {name.removeprefix(_NETWORK): v for name, v in found.items() if name.startswith(_NETWORK)}
-        return Snapshot(state=state, buffers=found.get(_BUFFERS), network=network, **counters)
+        return Snapshot(state=state, buffers=found.get(_BUFFERS), network=network, **counters)  # type: ignore[arg-type]
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
         advice = f"delete {folder / MANIFEST} to start the run from the beginning"
         raise CheckpointError(f"{folder} does not hold a checkpoint of this run ({error}); {advice}") from None

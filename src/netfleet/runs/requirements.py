@@ -52,7 +52,7 @@ def overshoots(method: Algorithm, network: Network) -> bool:
     method, host, f = method.with_eta(1.0), Simulator(problem, network, threads=1), Counted(problem)
     state, first = begin(host, method, f, problem.b), float((problem.b - problem.b.mean(dim=0)).norm())
     for t in range(ROUNDS):
-        state = advance(host, method, f, t, state)
+        state = advance(host, method, f, t, [state])
         now = float((state.x - state.x.mean(dim=0)).norm()) / first
         if not 1e-2 < now < GROWTH:
             return not now < 1

@@ -24,6 +24,7 @@ class Packed(NamedTuple):
     wire: Tensor  # [rows, bytes], uint8
     values: Tensor  # [rows, d]
     decode: Callable[[Tensor], Tensor]  # the bytes of any row's sender -> its values
+    as_is: bool = False  # whether the bytes are the values themselves
 
 
 def pack(vector: Tensor | Packed) -> Packed:
@@ -31,7 +32,7 @@ def pack(vector: Tensor | Packed) -> Packed:
     if isinstance(vector, Packed):
         return vector
     dtype = vector.dtype
-    return Packed(_bytes(vector), vector, lambda wire: _numbers(wire, dtype))
+    return Packed(_bytes(vector), vector, lambda wire: _numbers(wire, dtype), as_is=True)
 
 
 def _bytes(values: Tensor) -> Tensor:

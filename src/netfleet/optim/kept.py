@@ -1,0 +1,102 @@
+"""What a loop keeps beside the method's state: a scheduler, its position in the data, the model's buffers, …"""
+
+import json
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from netfleet.engines.job import LoopState
+from netfleet.errors import CheckpointError, ConfigError
+
+
+class Stateful(Protocol):
+    """A scheduler, a scaler, a data loader with a position, …"""
+
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: Any, /) -> object: ...
+
+
+class Kept:
+    """The objects whose state belongs to a checkpoint, by name."""
+
+    def __init__(self) -> None:
+        self._objects: dict[str, Stateful] = {}
+        self._loaded: LoopState | None = None
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The module among them, if there is one."""
+        return next((each for each in self._objects.values() if isinstance(each, nn.Module)), None)
+
+    def add(self, name: str, thing: Stateful) -> None:
+        """Keep a thing; it gets its state at once where a state was loaded before."""
+        if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
+            raise ConfigError(
+                f"keep: {name} is a {type(thing).__name__}, which has no state_dict and load_state_dict; give it both"
+            )
+        self._objects[name] = thing
+        if self._loaded is not None:
+            self._restore_one(name, thing)
+
+    def state(self) -> LoopState:
+        """What is to be saved."""
+        tensors: dict[str, Tensor] = {}
+        tree = {name: _pack(_state_of(thing), name, tensors) for name, thing in self._objects.items()}
+        return LoopState(tensors, json.dumps(tree))
+
+    def restore(self, loaded: LoopState | None) -> None:
+        """Give the things their saved states; those that are kept later get theirs then."""
+        self._loaded = loaded
+        if loaded is not None:
+            for name, thing in self._objects.items():
+                self._restore_one(name, thing)
+
+    def _restore_one(self, name: str, thing: Stateful) -> None:
+        assert self._loaded is not None
+        found = json.loads(self._loaded.text)
+        if name not in found:
+            known = ", ".join(sorted(found)) or "nothing"
+            raise CheckpointError(f"the saved state has no {name!r}, only {known}; keep the same things as before")
+        state = _unpack(found[name], self._loaded.tensors)
+        if isinstance(thing, nn.Module):
+            thing.load_state_dict(state, strict=False)
+        else:
+            thing.load_state_dict(state)
+
+
+def _state_of(thing: Stateful) -> dict[str, Any]:
+    """A module's parameters are in the method's state, or frozen; what remains are its buffers."""
+    if not isinstance(thing, nn.Module):
+        return thing.state_dict()
+    parameters = {name for name, _ in thing.named_parameters(remove_duplicate=False)}
+    return {name: value for name, value in thing.state_dict().items() if name not in parameters}
+
+
+def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """A tree of dicts and lists as JSON, its tensors apart."""
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach().clone()
+        return {"tensor": path}
+    if isinstance(value, dict):
+        pairs = [[_pack(k, path, tensors), _pack(v, f"{path}/{k}", tensors)] for k, v in value.items()]
+        return {"dict": pairs}
+    if isinstance(value, list | tuple):
+        parts = [_pack(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": parts}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(
+        f"keep: {path} is a {type(value).__name__}; a saved state has numbers, texts, tensors, lists and dicts only"
+    )
+
+
+def _unpack(value: Any, tensors: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "tensor":
+        return tensors[inner].clone()
+    if kind == "dict":
+        return {_unpack(k, tensors): _unpack(v, tensors) for k, v in inner}
+    parts = [_unpack(v, tensors) for v in inner]
+    return tuple(parts) if kind == "tuple" else parts

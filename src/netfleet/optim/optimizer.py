@@ -1,0 +1,297 @@
+"""Any method as a `torch.optim.Optimizer`, for a training loop of your own."""
+
+import inspect
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import networkx as nx
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import ParamsT
+from torch.utils.hooks import RemovableHandle
+
+from netfleet.algorithms import Algorithm
+from netfleet.algorithms.base import AnyState
+from netfleet.algorithms.build import make_algorithm
+from netfleet.engines.job import LoopState, Snapshot
+from netfleet.errors import ConfigError
+from netfleet.gradients.paths import Sample
+from netfleet.optim.connection import Connection
+from netfleet.optim.handover import Ended
+from netfleet.optim.kept import Kept, Stateful
+from netfleet.optim.loop_problem import GradientAt, LoopProblem, Rates
+from netfleet.optim.parameters import FlatParameters, digest
+from netfleet.optim.ranks import Ranks
+from netfleet.registry import Spec
+from netfleet.topology.topology import Topology
+
+Closure = Callable[..., Any]
+_STATE = "netfleet"  # the key of all that is not a parameter's own
+
+
+class Decentralized(torch.optim.Optimizer):
+    """A method over the ranks of a process group, or over the sites of a plan; `lr` is its η.
+
+    Each `step()` hands in the gradients in `.grad`, releases them, and is one local step; after K of them the round
+    ends, and the next one begins with an exchange, by itself, before the next forward pass in training. `step(closure)`
+    is a whole round. All workers begin with the first one's parameters, unless a state is loaded.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        method: Algorithm | Spec = "net-fleet",
+        *,
+        topology: Topology | nx.Graph | Spec = "ring",
+        weight_decay: float = 0.0,
+        buffers: Iterable[Tensor] = (),
+        group: dist.ProcessGroup | None = None,
+        seed: int = 0,
+    ) -> None:
+        given = method if isinstance(method, Algorithm) else make_algorithm(method)
+        self._complete = False
+        super().__init__(params, {"lr": given.step_size(0), "weight_decay": weight_decay})
+        self._complete = True
+        self._connection: Connection = Ranks(group, topology, seed)
+        adopted = self._connection.adopt(given)
+        self._rates = Rates(adopted.step_size(0), adopted.step_size(0))
+        self._method = adopted.with_eta(self._rates)
+        everything = [p for group in self.param_groups for p in group["params"]]
+        self._requires_grad = [p.requires_grad for p in everything]
+        self._flat = FlatParameters([p for p in everything if p.requires_grad])
+        self._common = _facts(self._flat, [p for p in everything if not p.requires_grad], adopted)
+        self._connection.compare(self._common)
+        self._flat.show(self._connection.common_start(self._flat.x))
+        self._kept, self._buffers, self._seed = Kept(), list(buffers), seed
+        self._last_loss: object = None
+        self._hook: RemovableHandle | None = None
+        self._renew(0)
+
+    def _renew(self, t: int) -> None:
+        """Prepare a training that begins in round t with the parameters and the state as they are then."""
+        self._close()
+        connection = self._connection
+        self._problem = LoopProblem(self._flat, self._buffers, connection.worker, connection.workers, self._seed)
+        weakref.finalize(self, self._problem.handover.close)
+        self.round, self.finished = t, False
+        self._wanted: Sample | None = None  # the mini-batch whose gradient the training waits for
+        self._hook = _before_forward(self)
+
+    def _close(self) -> None:
+        if self._hook is not None:
+            self._problem.handover.close()
+            self._hook.remove()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self._complete:
+            raise ConfigError(
+                "parameters cannot be added later, since all workers average one vector; give all groups to the "
+                "constructor, and make a new optimizer for others"
+            )
+        super().add_param_group(param_group)
+        for group in self.param_groups:
+            if group["weight_decay"] < 0:
+                raise ConfigError(f"weight_decay must be 0 or more, got {group['weight_decay']!r}")
+
+    # ---- the loop ----
+
+    @property
+    def round_ended(self) -> bool:
+        """Whether no round is under way: the moment to save."""
+        return self._wanted is None
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Any:
+        """One local step with the gradients in `.grad`; with a closure one round, which returns the first loss."""
+        if closure is not None:
+            return self._whole_round(closure)
+        if getattr(self._method, "participation", 1.0) < 1:
+            raise ConfigError(
+                f"{self._method.title} with participation below 1 has rounds in which a worker takes no step; give "
+                f"step a closure"
+            )
+        if self.finished:
+            raise ConfigError(f"all {self.round} rounds of the plan are done; end the loop when optimizer.finished")
+        if self._wanted is None:
+            raise ConfigError(
+                "these gradients were computed before the round began, because the loop calls no module that holds the "
+                "parameters; call optimizer.begin_round() before the loss is computed, or draw the batches from "
+                "netfleet.optim.Batches(loader, optimizer)"
+            )
+        self._answer(self._gradients())
+        return None
+
+    def _whole_round(self, closure: Closure) -> Any:
+        named, goal, losses = _takes_an_argument(closure), self.round + 1, list[object]()
+        self._problem.repeats = named
+        while self.round < goal and not self.finished:
+            if self._wanted is None:
+                self._begin()
+                continue
+            with torch.enable_grad():
+                losses.append(closure(self._wanted) if named else closure())
+            self._answer(self._gradients())
+        self._last_loss = losses[0] if losses else self._last_loss
+        return self._last_loss
+
+    @torch.no_grad()
+    def begin_round(self) -> None:
+        """Exchange with the neighbours and begin the next round, if none is under way.
+
+        This happens by itself when a module that holds the parameters is called in training.
+        """
+        while self._wanted is None and not self.finished:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Let the training go on until it wants a gradient; a round in which this worker is away ends before that."""
+        self._check_unchanged()
+        if self._hook is not None:
+            self._hook.remove()
+        t, rate, saved = self.round, self._rate(), self.state.pop(_STATE, None)  # type: ignore[call-overload]
+        if not self._problem.handover.started:
+            self._start(saved or {})
+        self._rates.begin(t, rate)
+        del saved
+        self._answer(self._kept.state())
+        if self._wanted is None and self.round == t and not self.finished:  # the state that the training begins with
+            self.state.pop(_STATE)  # type: ignore[call-overload]
+            self._answer(self._kept.state())
+
+    def _start(self, saved: Mapping[str, Any]) -> None:
+        """Start the training, from a saved state if that has more than a round's number."""
+        self._connection.compare({"round": str(self.round), **self._common})
+        connection, problem, method, t = self._connection, self._problem, self._method, self.round
+        start, names = None, method.State._fields[1:]
+        self._rates.now = saved.get("eta", self._rates.now)
+        if saved:
+            fields = [self._flat.x[None], *(saved[name] for name in names)]
+            first = [Snapshot(t, cast(AnyState, method.State._make(fields)), problem.read_buffers())]
+            start = lambda *_: first.pop()  # noqa: E731
+        problem.handover.start(lambda: connection.train(problem, method, start, t), problem.device)
+
+    def _answer(self, answer: Tensor | LoopState) -> None:
+        """Give the training what it waits for, and take up what it wants next."""
+        self._wanted = None
+        question = self._problem.handover.go(answer)
+        if isinstance(question, GradientAt):
+            self._flat.show(question.x)
+            self._wanted = question.sample
+            return
+        self.finished = isinstance(question, Ended)
+        snapshot: Snapshot = question.result if isinstance(question, Ended) else question.snapshot
+        self._flat.show(snapshot.state.x[0])
+        self._problem.write_buffers(snapshot.buffers)
+        self.round = snapshot.t
+        fields = dict(zip(snapshot.state._fields, snapshot.state, strict=True))
+        self.state[_STATE] = {"t": self.round, "eta": self._rates.now, **fields}  # type: ignore[index]
+        self._hook = _before_forward(self)
+
+    def _gradients(self) -> Tensor:
+        decays = {id(p): group["weight_decay"] for group in self.param_groups for p in group["params"]}
+        return self._flat.take_gradients([decays[id(p)] for p in self._flat.parameters])
+
+    def _check_unchanged(self) -> None:
+        if [p.requires_grad for group in self.param_groups for p in group["params"]] != self._requires_grad:
+            raise ConfigError(
+                "a parameter's requires_grad has changed since the optimizer was made, and all workers average one "
+                "vector; make a new optimizer after freezing or unfreezing"
+            )
+
+    def _rate(self) -> float:
+        """The learning rate of now, which a scheduler may have changed."""
+        rates = {float(group["lr"]) for group in self.param_groups}
+        if len(rates) > 1:
+            raise ConfigError(f"all parameter groups need one learning rate for all ranks, got {sorted(rates)}")
+        (rate,), divides = rates, self._method.divides_by_eta
+        if not rate >= 0 or (rate == 0 and divides):
+            raise ConfigError(
+                f"the learning rate must be {'above' if divides else 'at least'} 0 for {self._method.title}, got "
+                f"{rate:g}; let the scheduler end above 0"
+            )
+        return rate
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within this the parameters (and `buffers`) are the averages over all ranks, which must all enter."""
+        own, statistics = self._flat.x, self._problem.read_buffers()
+        self._flat.show(self._connection.average(own))
+        if statistics is not None:
+            self._problem.write_buffers(self._connection.average(statistics[0])[None])
+        try:
+            yield
+        finally:
+            self._flat.show(own)
+            self._problem.write_buffers(statistics)
+
+    # ---- what is saved ----
+
+    def keep(self, **things: Stateful) -> None:
+        """Save these things' states with the optimizer's: the model (its buffers), a scheduler, batches, …
+
+        What was loaded before is given to them at once.
+        """
+        for name, thing in things.items():
+            self._kept.add(name, thing)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._wanted is not None:
+            raise ConfigError(
+                f"step {self._wanted.k} of a round is under way, whose state cannot be saved; save when "
+                f"optimizer.round_ended is True, which it is after every {getattr(self._method, 'K', 1)} steps"
+            )
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        saved: dict[str, Any] = state_dict["state"].get(_STATE, {})
+        names, d = self._method.State._fields, self._flat.d
+        if saved and (saved.keys() - {"t", "eta"} != set(names) or any(saved[n].shape[-1] % d for n in names)):
+            found = {name: tuple(v.shape) for name, v in saved.items() if isinstance(v, Tensor)}
+            raise ConfigError(
+                f"the loaded state has {found}, but {self._method.title} with {d} parameters keeps "
+                f"{', '.join(names)}; load the state of the same method and model"
+            )
+        super().load_state_dict(state_dict)
+        own: dict[str, Any] = {
+            name: v.to(self._flat.device, copy=True) if isinstance(v, Tensor) else v for name, v in saved.items()
+        }
+        if own:
+            self._flat.show(own["x"][0])
+            self.state[_STATE] = own  # type: ignore[index]
+        self._renew(own.get("t", 0))
+
+
+def _facts(flat: FlatParameters, frozen: Iterable[Tensor], method: Algorithm) -> dict[str, str]:
+    """What all workers must have in common."""
+    return {
+        "parameters": repr((flat.d, flat.dtype, [tuple(shape) for shape in flat.shapes])),
+        "frozen parameters": digest(frozen),
+        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),
+    }
+
+
+def _takes_an_argument(closure: Closure) -> bool:
+    wanted = inspect.signature(closure).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.default is p.empty and p.kind in kinds for p in wanted)
+
+
+def _before_forward(optimizer: Decentralized) -> RemovableHandle:
+    """Let the next round begin before a module that holds the optimizer's parameters is called in training."""
+    reference, own = weakref.ref(optimizer), {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def begin(module: nn.Module, inputs: object) -> None:
+        waiting = reference()
+        if waiting is None:
+            handle.remove()
+        elif torch.is_grad_enabled() and any(id(p) in own for p in module.parameters()):
+            waiting.begin_round()
+
+    handle = register_module_forward_pre_hook(begin)
+    return handle
