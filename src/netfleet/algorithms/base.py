@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -20,12 +20,16 @@ from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem as Problem  # methods import it from here
 from netfleet.registry import Registry
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 
 class Mix(Protocol):
     """The only communication: replaces each argument by its W-weighted average over the neighbourhood.
 
     All arguments of one call travel in one message. The results are new tensors, which may be changed in place; a
-    state's tensors and what `f.grad` returns may not.
+    state's tensors and what `f.grad` returns may not. A method lets go of the old state (`del s`) once it needs it no
+    more: an engine that keeps no reference of its own then has that memory for the local steps.
     """
 
     @overload
@@ -89,6 +93,13 @@ ExchangeStep = Annotated[float, _check_positive]
 Period = Annotated[int, _check_period]
 
 
+def check_ranges(made: "DataclassInstance", where: str = "") -> None:
+    """Make the checks of the types above for the fields of a dataclass."""
+    for field in fields(made):
+        for check in getattr(field.type, "__metadata__", ()):
+            check(f"{where}{field.name}", getattr(made, field.name))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm(ABC):
     """Base of all methods: a frozen dataclass whose fields are the hyper-parameters, with a `State` and a `round`.
@@ -100,6 +111,13 @@ class Algorithm(ABC):
 
     What a method of your own sets, besides `title`, its name in tables and figures:
 
+    - `uses_step = True` if its local moves are `f.step(x, direction, eta)`, which is x ← x − η direction unless a local
+      optimizer takes its place. A method that moves x itself cannot have one.
+    - `exact_with` if it reaches the optimum of heterogeneous objectives with a fixed step size: "any" if its correction
+      is learned from gradients, which holds whatever the local optimizer makes of them; "linear" if only where the
+      local optimizer is linear, as momentum is.
+    - `exchanges_models = True` if a round has one exchange, its first argument is the models, and nothing is learned
+      from x − W x. Then an outer step can take the place of averaging.
     - `server = True` if a server averages the models. `mix` is then the exact average over the workers that take part
       in the round (a field `participation` is their share), whatever the topology. Otherwise `mix` is W.
     - `divides_by_eta = True` if a formula divides by the step size. A schedule that reaches 0 is then refused.
@@ -122,6 +140,9 @@ class Algorithm(ABC):
     sums_differences: ClassVar[bool] = False
     least_eigenvalue: ClassVar[float] = -1.0
     conserves: ClassVar[Conserved | None] = None
+    uses_step: ClassVar[bool] = False
+    exact_with: ClassVar[Literal["any", "linear", "none"]] = "none"
+    exchanges_models: ClassVar[bool] = False
     title: ClassVar[str] = ""
     #: What its paper's convergence theorem asks of the difference between the workers' data.
     assumes: ClassVar[str] = "none stated"
@@ -132,9 +153,7 @@ class Algorithm(ABC):
         cls.title = cls.__dict__.get("title", cls.__name__)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            for check in getattr(field.type, "__metadata__", ()):
-                check(field.name, getattr(self, field.name))
+        check_ranges(self)
         object.__setattr__(self, "eta", as_schedule(self.eta))
         K = getattr(self, "K", 1)
         if not isinstance(K, int) or K < 1:

@@ -33,6 +33,8 @@ class D2(Algorithm):
     """D² with step size η."""
 
     title = "D²"
+    uses_step = True
+    exact_with = "linear"
     divides_by_eta = True
     sums_differences = True
     least_eigenvalue = -1 / 3
@@ -60,8 +62,10 @@ class D2(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta, before = self.step_size(t), self.step_size(max(t - 1, 0))
         x = mix(s.x)  # eq. (2)
-        c = (s.x - x).div_(before).add_(s.c)  # eq. (3)
-        return self.State(x.sub_(f.grad(x, f.sample(t, 1)) + c, alpha=eta), c)  # eq. (1)
+        c = (s.x - x).div_(before * f.gain).add_(s.c)  # eq. (3)
+        del s
+        f.step(x, f.grad(x, f.sample(t, 1)) + c, eta)  # eq. (1)
+        return self.State(x, c)
 
     def flow(self, t: int) -> float:
         return -1 / self.step_size(max(t - 1, 0))

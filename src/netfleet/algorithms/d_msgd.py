@@ -30,6 +30,7 @@ class DMSGD(Algorithm):
     beta: Momentum = 0.9
 
     title = "D-MSGD"
+    exchanges_models = True
     assumes = "bounded dissimilarity"
     citation = """@inproceedings{yu2019linear,
   title     = {On the Linear Speedup Analysis of Communication Efficient Momentum {SGD} for Distributed Non-Convex
@@ -45,6 +46,7 @@ class DMSGD(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x, u = mix(s.x, s.u)  # eq. (2)
+        del s
         for k in range(1, self.K + 1):
             u.mul_(self.beta).add_(f.grad(x, f.sample(t, k)))  # eq. (1)
             x.sub_(u, alpha=self.step_size(t))

@@ -30,6 +30,7 @@ class DFedAvgM(Algorithm):
     beta: Momentum = 0.9
 
     title = "DFedAvgM"
+    exchanges_models = True
     assumes = "bounded gradients"
     citation = """@article{sun2022decentralized,
   title   = {Decentralized Federated Averaging},
@@ -43,6 +44,7 @@ class DFedAvgM(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (2)
+        del s
         v = torch.zeros_like(x)  # (y^{t,k−1} − y^{t,k}) / η
         for k in range(1, self.K + 1):
             v.mul_(self.beta).add_(f.grad(x, f.sample(t, k)))

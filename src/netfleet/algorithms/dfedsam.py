@@ -34,6 +34,8 @@ class DFedSAM(Algorithm):
     gossip: int = 1
 
     title = "DFedSAM"
+    uses_step = True
+    exchanges_models = True
     assumes = "bounded dissimilarity"
     citation = """@inproceedings{shi2023improving,
   title     = {Improving the Model Consistency of Decentralized Federated Learning},
@@ -55,9 +57,10 @@ class DFedSAM(Algorithm):
         x = mix(s.x)  # eq. (3)
         for _ in range(1, self.gossip):
             x = mix(x)
+        del s
         for k in range(1, self.K + 1):
             sample = f.sample(t, k)
             g = f.grad(x, sample)
             uphill = g / g.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-            x.sub_(f.grad(x.add(uphill, alpha=self.rho), sample), alpha=self.step_size(t))  # eqs. (1), (2)
+            f.step(x, f.grad(x.add(uphill, alpha=self.rho), sample), self.step_size(t))  # eqs. (1), (2)
         return self.State(x)

@@ -25,6 +25,8 @@ class DSGD(Algorithm):
     """Decentralized SGD with step size η."""
 
     title = "DSGD"
+    uses_step = True
+    exchanges_models = True
     assumes = "bounded dissimilarity"
     citation = """@inproceedings{lian2017can,
   title     = {Can Decentralized Algorithms Outperform Centralized Algorithms? {A} Case Study for Decentralized
@@ -39,4 +41,7 @@ class DSGD(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         g = f.grad(s.x, f.sample(t, 1))
-        return self.State(mix(s.x).sub_(g, alpha=self.step_size(t)))  # eq. (1)
+        x = mix(s.x)
+        del s
+        f.step(x, g, self.step_size(t))  # eq. (1)
+        return self.State(x)

@@ -29,6 +29,8 @@ class DSGT(Algorithm):
     K: int = 10
 
     title = "DSGT"
+    uses_step = True
+    exchanges_models = True
     conserves = Conserved("y", 1)
     assumes = "none stated"
     citation = """@article{lu2019learn,
@@ -50,9 +52,10 @@ class DSGT(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta = self.step_size(t)
         x, y = mix(s.x, s.y)
-        x.sub_(s.y, alpha=eta)  # eq. (1)
+        f.step(x, s.y, eta)  # eq. (1)
         g = f.grad(x, f.sample(t, 1))
         y.add_(g).sub_(s.g)  # eq. (1)
+        del s
         for k in range(2, self.K + 1):
-            x.sub_(f.grad(x, f.sample(t, k)), alpha=eta)  # eq. (2)
+            f.step(x, f.grad(x, f.sample(t, k)), eta)  # eq. (2)
         return self.State(x, y, g)

@@ -32,6 +32,8 @@ class FedAvg(Algorithm):
 
     server = True
     title = "FedAvg"
+    uses_step = True
+    exchanges_models = True
     assumes = "bounded dissimilarity"
     citation = r"""@inproceedings{mcmahan2017communication,
   title     = {Communication-Efficient Learning of Deep Networks from Decentralized Data},
@@ -52,6 +54,7 @@ class FedAvg(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = s.x.clone()
+        del s
         for k in range(1, self.K + 1):
-            x.sub_(f.grad(x, f.sample(t, k)), alpha=self.step_size(t))  # eq. (1)
+            f.step(x, f.grad(x, f.sample(t, k)), self.step_size(t))  # eq. (1)
         return self.State(mix(x))  # eq. (2)

@@ -32,6 +32,7 @@ class GeneralizedFedAvg(Algorithm):
 
     server = True
     title = "Generalized FedAvg"
+    uses_step = True
     assumes = "bounded dissimilarity"
     citation = """@inproceedings{yang2021achieving,
   title     = {Achieving Linear Speedup with Partial Worker Participation in Non-{IID} Federated Learning},
@@ -46,5 +47,5 @@ class GeneralizedFedAvg(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = s.x.clone()
         for k in range(1, self.K + 1):
-            x.sub_(f.grad(x, f.sample(t, k)), alpha=self.step_size(t))  # eq. (1)
+            f.step(x, f.grad(x, f.sample(t, k)), self.step_size(t))  # eq. (1)
         return self.State(mix(x.sub_(s.x)).mul_(self.eta_g).add_(s.x))  # eq. (2)

@@ -27,6 +27,9 @@ class GTSGD(Algorithm):
     """Gradient tracking with step size η."""
 
     title = "GT-SGD"
+    uses_step = True
+    exact_with = "any"
+    exchanges_models = True
     conserves = Conserved("y", 1)
     assumes = "none"
     citation = """@inproceedings{lu2019gnsd,
@@ -54,6 +57,6 @@ class GTSGD(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x, y = mix(s.x, s.y)
-        x.sub_(s.y, alpha=self.step_size(t))  # eq. (1)
+        f.step(x, s.y, self.step_size(t))  # eq. (1)
         g = f.grad(x, f.sample(t, 1))
         return self.State(x, y.add_(g).sub_(s.g), g)  # eq. (2)

@@ -28,6 +28,8 @@ class LDSGD(Algorithm):
     K: int = 10
 
     title = "LD-SGD"
+    uses_step = True
+    exchanges_models = True
     assumes = "bounded dissimilarity"
     citation = """@article{li2019communication,
   title   = {Communication-Efficient Local Decentralized {SGD} Methods},
@@ -41,6 +43,7 @@ class LDSGD(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x = mix(s.x)  # eq. (1), W_t = W
+        del s
         for k in range(1, self.K + 1):
-            x.sub_(f.grad(x, f.sample(t, k)), alpha=self.step_size(t))  # eq. (1), W_t = I
+            f.step(x, f.grad(x, f.sample(t, k)), self.step_size(t))  # eq. (1), W_t = I
         return self.State(x)

@@ -41,6 +41,8 @@ class LED(Algorithm):
     beta: float | None = None
 
     title = "LED"
+    uses_step = True
+    exact_with = "linear"
     divides_by_eta = True
     sums_differences = True
     conserves = Conserved("c", 0)
@@ -88,9 +90,10 @@ class LED(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta, before = self.step_size(t), self.step_size(max(t - 1, 0))
         x = mix(s.x)  # eq. (2)
-        c = (s.x - x).mul_(self._beta / before).add_(s.c)  # eq. (3)
+        c = (s.x - x).mul_(self._beta / (before * f.gain)).add_(s.c)  # eq. (3)
+        del s
         for k in range(1, self.steps(f, t) + 1):
-            x.sub_(f.grad(x, f.sample(t, k)) + c, alpha=eta)  # eq. (1)
+            f.step(x, f.grad(x, f.sample(t, k)) + c, eta)  # eq. (1)
         return self.State(x, c)
 
     def flow(self, t: int) -> float:

@@ -26,6 +26,9 @@ class LUGT(Algorithm):
     K: int = 10
 
     title = "LU-GT"
+    uses_step = True
+    exact_with = "any"
+    exchanges_models = True
     conserves = Conserved("y", 1)
     assumes = "none"
     citation = r"""@inproceedings{nguyen2023performance,
@@ -52,11 +55,14 @@ class LUGT(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta = self.step_size(t)
-        x, y = mix(s.x.sub(s.y, alpha=eta), s.y)  # eq. (1), W_k = W
+        x = s.x.clone()
+        f.step(x, s.y, eta)
+        x, y = mix(x, s.y)  # eq. (1), W_k = W
         g = f.grad(x, f.sample(t, 1))
         y.add_(g).sub_(s.g)
+        del s
         for k in range(2, self.K + 1):
-            x.sub_(y, alpha=eta)  # eq. (1), W_k = I
+            f.step(x, y, eta)  # eq. (1), W_k = I
             g_next = f.grad(x, f.sample(t, k))
             y.add_(g_next).sub_(g)
             g = g_next

@@ -31,6 +31,9 @@ class NetFleet(Algorithm):
     K: int = 10
 
     title = "NET-FLEET"
+    uses_step = True
+    exact_with = "any"
+    exchanges_models = True
     conserves = Conserved("y", 1)
     assumes = "none"
     citation = """@inproceedings{zhang2022netfleet,
@@ -55,11 +58,12 @@ class NetFleet(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta = self.step_size(t)
         x, y = mix(s.x, s.y)  # line 4
-        x.sub_(s.y, alpha=eta)  # line 5
+        f.step(x, s.y, eta)  # line 5
         g = f.grad(x, f.sample(t, 1))  # line 6
         y.add_(g).sub_(s.g)  # line 7
+        del s
         for k in range(1, self.K):  # line 8
-            x.sub_(y, alpha=eta)  # line 9
+            f.step(x, y, eta)  # line 9
             g_next = f.grad(x, f.sample(t, k + 1))  # line 10
             y.add_(g_next).sub_(g)  # line 11
             g = g_next

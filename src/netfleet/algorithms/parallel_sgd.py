@@ -26,6 +26,9 @@ class ParallelSGD(Algorithm):
 
     server = True
     title = "Parallel SGD"
+    uses_step = True
+    exact_with = "linear"
+    exchanges_models = True
     assumes = "none"
     citation = """@article{dekel2012optimal,
   title   = {Optimal Distributed Online Prediction Using Mini-Batches},
@@ -39,5 +42,7 @@ class ParallelSGD(Algorithm):
         x: Tensor  # [..., d]
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
-        g = f.grad(s.x, f.sample(t, 1))
-        return self.State(mix(s.x.sub(g, alpha=self.step_size(t))))  # eq. (1)
+        x = s.x.clone()
+        del s
+        f.step(x, f.grad(x, f.sample(t, 1)), self.step_size(t))
+        return self.State(mix(x))  # eq. (1)

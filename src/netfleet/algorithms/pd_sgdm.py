@@ -30,6 +30,7 @@ class PDSGDM(Algorithm):
     beta: Momentum = 0.9
 
     title = "PD-SGDM"
+    exchanges_models = True
     assumes = "bounded gradients"
     citation = """@article{gao2020periodic,
   title   = {Periodic Stochastic Gradient Descent with Momentum for Decentralized Training},
@@ -44,6 +45,7 @@ class PDSGDM(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         x, m = mix(s.x), s.m  # eq. (2), W
+        del s
         for k in range(1, self.K + 1):
             m = (self.beta * m).add_(f.grad(x, f.sample(t, k)))  # eq. (1)
             x.sub_(m, alpha=self.step_size(t))  # eq. (2)

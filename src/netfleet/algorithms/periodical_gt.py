@@ -30,6 +30,9 @@ class PeriodicalGT(Algorithm):
     K: int = 10
 
     title = "Periodical GT"
+    uses_step = True
+    exact_with = "any"
+    exchanges_models = True
     conserves = Conserved("y", 1)
     assumes = "none"
     citation = """@article{liu2024decentralized,
@@ -53,9 +56,10 @@ class PeriodicalGT(Algorithm):
         eta = self.step_size(t)
         x, c = mix(s.x, s.y)
         c.sub_(s.g)
+        del s
         g = f.grad(x, f.sample(t, 1))
         y = g + c  # eq. (1)
-        x.sub_(y, alpha=eta)  # eq. (2), k = 1
+        f.step(x, y, eta)  # eq. (2), k = 1
         for k in range(2, self.K + 1):
-            x.sub_(f.grad(x, f.sample(t, k)) + c, alpha=eta)  # eq. (2)
+            f.step(x, f.grad(x, f.sample(t, k)) + c, eta)  # eq. (2)
         return self.State(x, y, g)

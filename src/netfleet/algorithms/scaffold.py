@@ -10,11 +10,12 @@ r"""SCAFFOLD: local steps corrected by control variates that the server and the 
 
     y_i ← y_i − η_l (g_i(y_i) − c_i + c),  K times from x                        (1)
     option I:   c_i⁺ = g_i(x)                                                   (2)
-    option II:  c_i⁺ = c_i − c + (x − y_i) / (K η_l)                            (3)
+    option II:  c_i⁺ = (1/K) Σ g_i(y_i)                                         (3)
     x ← x + η_g (1/|𝒮|) Σ_{i ∈ 𝒮} (y_i − x)                                      (4)
     c ← c + (1/N) Σ_{i ∈ 𝒮} (c_i⁺ − c_i)                                        (5)
 
-Option I takes one more gradient, here on a mini-batch of its own.
+Option I takes one more gradient, here on a mini-batch of its own. The paper has (3) as c_i − c + (x − y_i) / (K η_l),
+which is the same for (1); as a mean of gradients it stays right when a local optimizer makes other steps.
 """
 
 from dataclasses import dataclass
@@ -39,7 +40,8 @@ class SCAFFOLD(Algorithm):
 
     server = True
     title = "SCAFFOLD"
-    divides_by_eta = True
+    uses_step = True
+    exact_with = "any"
     assumes = "none"
     citation = """@inproceedings{karimireddy2020scaffold,
   title     = {{SCAFFOLD}: Stochastic Controlled Averaging for Federated Learning},
@@ -56,13 +58,12 @@ class SCAFFOLD(Algorithm):
 
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         eta = self.step_size(t)
-        y, correction = s.x.clone(), s.v - s.v_i
+        y, correction, mean = s.x.clone(), s.v - s.v_i, torch.zeros_like(s.x)
         for k in range(1, self.K + 1):
-            y.sub_(f.grad(y, f.sample(t, k)) + correction, alpha=eta)  # eq. (1)
-        if self.option == "I":
-            v_i = f.grad(s.x, f.sample(t, self.K + 1))  # eq. (2)
-        else:
-            v_i = (s.x - y).div_(self.K * eta).sub_(correction)  # eq. (3)
+            g = f.grad(y, f.sample(t, k))
+            f.step(y, g + correction, eta)  # eq. (1)
+            mean.add_(g, alpha=1 / self.K)
+        v_i = mean if self.option == "II" else f.grad(s.x, f.sample(t, self.K + 1))  # eq. (3) or (2)
         v_i = torch.where(f.active, v_i, s.v_i)
         share = participants(f.m, self.participation) / f.m  # |𝒮| / N
         dx, dv = mix(y.sub_(s.x), v_i - s.v_i)

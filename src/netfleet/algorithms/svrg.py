@@ -32,6 +32,8 @@ class SVRG(Algorithm):
 
     server = True
     title = "SVRG"
+    uses_step = True
+    exact_with = "any"
     assumes = "none"
     citation = """@inproceedings{johnson2013accelerating,
   title     = {Accelerating Stochastic Gradient Descent using Predictive Variance Reduction},
@@ -51,7 +53,8 @@ class SVRG(Algorithm):
     def round(self, f: Problem, mix: Mix, t: int, s: State) -> State:
         z, u = (s.x, mix(f.full_grad(s.x))) if t % self.period == 0 else (s.z, s.u)  # eq. (1)
         x = s.x.clone()
+        del s
         for k in range(1, self.K + 1):
             sample = f.sample(t, k)
-            x.sub_(f.grad(x, sample) - f.grad(z, sample) + u, alpha=self.step_size(t))  # eq. (2)
+            f.step(x, f.grad(x, sample) - f.grad(z, sample) + u, self.step_size(t))  # eq. (2)
         return self.State(mix(x), z, u)  # eq. (3)

@@ -4,6 +4,7 @@ A `Problem` hosts the rows of some of the m workers; `f.at([3])` is the same pro
 same mini-batches. Vectors are flat: `[rows, d]`.
 """
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -44,6 +45,14 @@ class Objective(NamedTuple):
     deviations: tuple[Tensor, Tensor] | None = None  # [groups] and [groups, d]
 
 
+class ParameterGroup(NamedTuple):
+    """Parameters that a local step moves in a way of their own."""
+
+    parameters: tuple[int, ...]  # places in `Problem.shapes`
+    rate: float = 1.0  # factor of η
+    options: Mapping[str, object] = {}  # for the local optimizer
+
+
 class Problem(ABC):
     """Base of all problems. A problem of your own defines the abstract methods.
 
@@ -60,6 +69,12 @@ class Problem(ABC):
     variance: float | None = None
     #: The seed of the mini-batches.
     seed: int = 0
+    #: Parameters with rates and options of their own; none: all are moved alike.
+    groups: tuple[ParameterGroup, ...] = ()
+    #: How far `step` moves in the long run along a constant direction, per unit of it and of η.
+    gain: float = 1.0
+    #: Whether the tensors of a state may be overwritten by the round that follows it.
+    owns_state: bool = False
     #: Which of the hosted workers take part in this round, `[rows, 1]` or one for all; set by the engine.
     active: Tensor = torch.tensor([[True]])
     #: Training samples of the hosted workers: what `full_grad` uses.
@@ -76,6 +91,19 @@ class Problem(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.m} workers, {self.d} parameters>"
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """The shapes of the parameters, which lie one after the other in a row of x."""
+        return (torch.Size((self.d,)),)
+
+    def step(self, x: Tensor, direction: Tensor, eta: float) -> None:
+        """Move the models x `[rows, d]` in place along a direction: how every local step is made."""
+        if not self.groups:
+            x.sub_(direction, alpha=eta)
+            return
+        for columns, group, _ in pieces(self.shapes, self.groups, merged=True):
+            x[:, columns].sub_(direction[:, columns], alpha=eta * group.rate)
 
     @property
     def sizes(self) -> Sequence[int]:
@@ -159,6 +187,29 @@ class Problem(ABC):
     def label_counts(self) -> npt.NDArray[np.int64] | None:
         """How many samples of each label each worker holds, `[m, classes]`, or None without labels."""
         return None
+
+
+class Piece(NamedTuple):
+    """Neighbouring columns of x that belong to one group."""
+
+    columns: slice
+    group: ParameterGroup
+    shape: torch.Size
+
+
+def pieces(shapes: Sequence[torch.Size], groups: Sequence[ParameterGroup], *, merged: bool) -> list[Piece]:
+    """The parameters in their order; `merged`: neighbours of one group are one piece."""
+    ends = list(itertools.accumulate(shape.numel() for shape in shapes))
+    if not groups:
+        groups = [ParameterGroup(tuple(range(len(shapes))))]
+    owner = {place: group for group in groups for place in group.parameters}
+    found: list[Piece] = []
+    for place, group in sorted(owner.items(), key=lambda item: item[0]):
+        first, end = ends[place] - shapes[place].numel(), ends[place]
+        if merged and found and found[-1].group is group and found[-1].columns.stop == first:
+            first = found.pop().columns.start
+        found.append(Piece(slice(first, end), group, torch.Size((end - first,)) if merged else shapes[place]))
+    return found
 
 
 PROBLEMS: Registry[Problem] = Registry("problem", returns=Problem)

@@ -134,6 +134,10 @@ class ModuleProblem(Problem):
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
     @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        return tuple(p.shape for p in self.model.parameters() if p.requires_grad)
+
+    @property
     def path(self) -> str:
         """How gradients are computed: "native", "stacked", "looped" or "processes" (`gradients/choice.py`)."""
         return self._path.name

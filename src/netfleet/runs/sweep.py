@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from netfleet.algorithms import ALGORITHMS
+from netfleet.algorithms.build import WRAPPERS
 from netfleet.errors import ConfigError, DataError, TopologyError
 from netfleet.registry import parameters, suggestion
 from netfleet.runs.build import Setting, Settings, build_job
@@ -22,7 +23,7 @@ from netfleet.runs.run import run_experiment
 
 REFUSED = (ConfigError, TopologyError, DataError)
 LONGEST = 120  # characters of a folder's name
-_EVERY_METHOD = ("kind", "label", "compress")  # keys that all algorithms have beside their parameters
+_EVERY_METHOD = ("kind", "label", *WRAPPERS)  # keys that all algorithms have beside their parameters
 
 
 ALL = ""  # in place of a method's label

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from netfleet.algorithms.build import make_algorithm
+from netfleet.algorithms.build import WRAPPERS, make_algorithm
 from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
 from netfleet.registry import suggestion
@@ -85,7 +85,7 @@ def validated(experiment: Experiment) -> Experiment:
 def trials(experiment: Experiment, grid: Grid = GRID) -> dict[str, list[Trial]]:
     """The points of every method, by its label; parameters that a method does not have are left out."""
     experiment = validated(experiment)
-    known = {name for table in experiment.algorithms for name in table} - {"kind", "label", "compress"}
+    known = {name for table in experiment.algorithms for name in table} - {"kind", "label", *WRAPPERS}
     for name, values in grid.items():
         if name not in known:
             others = f"{suggestion(name, known)}; they have: {', '.join(sorted(known))}"

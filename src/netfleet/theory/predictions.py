@@ -14,6 +14,7 @@ from netfleet.algorithms.fedavg import FedAvg
 from netfleet.algorithms.generalized_fedavg import GeneralizedFedAvg
 from netfleet.algorithms.gt_sgd import GTSGD
 from netfleet.algorithms.net_fleet import NetFleet
+from netfleet.algorithms.wrapper import Wrapper
 from netfleet.runs.build import Setting, network_for
 from netfleet.runs.config import Experiment
 from netfleet.runs.history import Band, History, Record, band
@@ -107,6 +108,8 @@ def theorem_for(
 
 def _obstacle(algorithm: Algorithm, topology: Topology, experiment: Experiment) -> str:
     """What no theorem here allows for."""
+    if isinstance(algorithm, Wrapper):
+        return "netfleet has none for a local optimizer, an outer step or compressed messages"
     steps = {algorithm.step_size(t) for t in range(experiment.rounds)}
     if experiment.network is not None:
         return "messages or workers fail"

@@ -21,35 +21,28 @@ it, so old values feed back. Where steep objectives do not damp that, it grows; 
 a smaller share.
 """
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from netfleet import randomness
-from netfleet.algorithms.base import Algorithm, AnyState, Mix
+from netfleet.algorithms.base import AnyState, Mix
 from netfleet.algorithms.compression.codecs import Codec, Packed
-from netfleet.algorithms.schedules import Schedule, StepSize
+from netfleet.algorithms.wrapper import Wrapper
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 
-_TAKEN_OVER = ("title", "divides_by_eta", "sums_differences", "least_eigenvalue")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Compressed(Algorithm):
+class Compressed(Wrapper):
     """A method whose messages pass through a codec; `gamma` is the codec's own unless given."""
 
-    method: Algorithm
     codec: Codec
     gamma: float | None = None
     memory: bool = True
-    eta: StepSize = field(init=False, repr=False)  # the method's
-    State: type[NamedTuple] = field(init=False, repr=False, compare=False)  # type: ignore[misc]
     citation = """@inproceedings{koloskova2019decentralized,
   title     = {Decentralized Stochastic Optimization and Gossip Algorithms with Compressed Communication},
   author    = {Koloskova, Anastasia and Stich, Sebastian U. and Jaggi, Martin},
@@ -74,23 +67,8 @@ class Compressed(Algorithm):
                 f"where only some of their entries are sent, at small step sizes too; use quantize or cast, or a "
                 f"method that tracks gradients (net-fleet, k-gt, …)"
             )
-        inner = self.method.State.__annotations__
-        memory = {"known": Tensor, "heard": Tensor} if self.memory else {}
-        own = {"eta": self.method.eta, "State": NamedTuple("State", [*inner.items(), *memory.items()])}
-        own |= {name: getattr(self.method, name) for name in _TAKEN_OVER}
-        for name, value in own.items():
-            object.__setattr__(self, name, value)
-
-    def __reduce__(self) -> tuple[Callable[[], "Compressed"], tuple[()]]:
-        """Pickled as what it is made of: its State is a class of its own, which no module has."""
-        given = {name: getattr(self, name) for name in ("method", "codec", "gamma", "memory")}
-        return functools.partial(Compressed, **given), ()
-
-    def remedy(self, least: float) -> str:
-        return self.method.remedy(least)
-
-    def with_eta(self, eta: float | Schedule) -> Self:
-        return replace(self, method=self.method.with_eta(eta))
+        # What is conserved is fed by what the neighbours know, which no argument of `mix` has.
+        self._describe(["known", "heard"] if self.memory else [], conserves=None)
 
     def init(self, f: Problem, mix: Mix, x: Tensor) -> AnyState:
         nothing = x[:, :0].double()
@@ -98,10 +76,12 @@ class Compressed(Algorithm):
         return self._outer(self.method.init(f, channel, x), channel)
 
     def round(self, f: Problem, mix: Mix, t: int, s: Any) -> AnyState:
-        fields = len(self.method.State._fields)
-        nothing = s.x[:, :0].double()
-        channel = _Channel(self, f, mix, t, *(s[fields:] if self.memory and t > 0 else (nothing, nothing)))
-        return self._outer(self.method.round(f, channel, t, self.method.State._make(s[:fields])), channel)
+        parts = list(s)
+        del s
+        inner = [self._divided(parts)]
+        nothing = inner[0][0][:, :0].double()
+        channel = _Channel(self, f, mix, t, *(parts if self.memory and t > 0 else (nothing, nothing)))
+        return self._outer(self.method.round(f, channel, t, self.method.State._make(inner.pop())), channel)
 
     def _outer(self, inner: AnyState, channel: "_Channel") -> AnyState:
         return cast(AnyState, self.State._make([*inner, *(channel.memory() if self.memory else ())]))
