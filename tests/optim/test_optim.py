@@ -85,7 +85,7 @@ def test_batch_norm_statistics_are_trained_and_restored_around_the_average() -> 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda x, z: optim.NetFleet([{"params": [x]}, {"params": [z], "lr": 1.0}]), "one learning rate"),
+        (lambda x, z: optim.LED([{"params": [x]}, {"params": [z], "lr": 1.0}]), "one learning rate"),
         (lambda x, z: optim.NetFleet([x, nn.Parameter(z.detach().float())]), "one type and device"),
         (lambda x, z: optim.DFedSAM([x]), "a closure with an argument"),
         (lambda x, z: optim.Decentralized([x], "svrg"), "passes over all"),
@@ -144,9 +144,9 @@ def test_a_learning_rate_may_be_zero_where_nothing_is_divided_by_it() -> None:
     scheduler.step()
     optimizer.step(quadratic(x, optimizer))
     assert float(x.detach().min()) > 0
-    divides = optim.KGT([x], lr=0.1, K=2)
+    divides = optim.LED([x], lr=0.1, K=2)
     divides.param_groups[0]["lr"] = 0.0
-    with pytest.raises(ConfigError, match="above 0 for K-GT"):
+    with pytest.raises(ConfigError, match="above 0 for LED"):
         divides.step(quadratic(x, divides))
 
 

@@ -79,9 +79,12 @@ def scheduled() -> dict[str, tuple[Problem, Algorithm, Any]]:
     }
     made: dict[str, tuple[Problem, Algorithm, Any]] = {}
     for scheduler, eta in schedules.items():
-        for kind in ("led", "d2", "proxskip", "vrl-sgd", "k-gt", "net-fleet", "qg-dsgdm"):
+        for kind in (kind for kind in ALGORITHMS if kind not in ("svrg", "spider")):
             method = make_algorithm({"kind": kind, "eta": eta, **({"K": 3} if hasattr(ALGORITHMS[kind], "K") else {})})
             made[f"{kind}, {scheduler}"] = problem, method, network_for(method, topology, 0)
+        for local in ("adamw", "nesterov"):
+            method = make_algorithm({"kind": "k-gt", "eta": eta, "K": 3, "local": local})
+            made[f"k-gt with {local}, {scheduler}"] = problem, method, network_for(method, topology, 0)
     return made
 
 
@@ -115,9 +118,30 @@ def own_loop(name: str, problem: Problem, method: Algorithm) -> list[torch.Tenso
         x.grad = f.grad(x.detach()[None], f.sample(sample.t, sample.k))[0]
         return (x.detach() ** 2).sum()
 
+    class Loss(torch.nn.Module):
+        """Such that a backward pass leaves this rank's next gradient."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.x = x
+
+        def forward(self) -> torch.Tensor:
+            return (self.x * f.grad(x.detach()[None], f.sample(*optimizer._wanted[:2]))[0]).sum()
+
+    def ordinary_round() -> None:
+        """A round of an ordinary loop."""
+        t = optimizer.round
+        while optimizer.round == t:
+            Loss()().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
     models, scheduler = [], scheduler_for(name, optimizer)
     for t in range(ROUNDS):
-        optimizer.step(closure)
+        if name.startswith("dfedsam") or t % 2:
+            optimizer.step(closure)  # both forms in turn
+        else:
+            ordinary_round()
         models.append(x.detach().clone())
         if scheduler is not None:
             scheduler.step()

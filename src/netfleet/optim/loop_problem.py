@@ -41,7 +41,7 @@ class LoopProblem(Problem):
 
     def __init__(self, flat: FlatParameters, buffers: Sequence[Tensor], worker: int, workers: int, seed: int) -> None:
         self.m, self.workers, self.seed = workers, (worker,), seed
-        self.d, self.dtype, self.device, self.shapes = flat.d, flat.dtype, flat.device, flat.shapes
+        self.d, self.dtype, self.device = flat.d, flat.dtype, flat.device
         self._flat, self._statistics = flat, [b for b in buffers if b.is_floating_point()]
         self.mixes_buffers = bool(self._statistics)
         self.buffers = self.initial_buffers = self.read_buffers()
@@ -49,6 +49,10 @@ class LoopProblem(Problem):
         self._asked = (-1, -1)
         #: Whether the loop can use a mini-batch twice, because the closure is told its name.
         self.repeats = False
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        return self._flat.shapes
 
     def read_buffers(self) -> Tensor | None:
         """The module's buffers in one vector, `[1, …]`."""

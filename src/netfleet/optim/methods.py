@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from netfleet import algorithms
+from netfleet.algorithms.local import LocalSpec
 from netfleet.optim.optimizer import Decentralized
 from netfleet.registry import Spec
 from netfleet.topology.topology import Topology
@@ -22,7 +23,9 @@ class Options(TypedDict, total=False):
     """What all of them take, as `Decentralized` does."""
 
     topology: Topology | nx.Graph | Spec
-    weight_decay: float
+    local: LocalSpec | None
+    outer: Spec | None
+    weight_decay: float | None
     buffers: Iterable[Tensor]
     group: dist.ProcessGroup | None
     seed: int

@@ -18,10 +18,13 @@ from torch.utils.hooks import RemovableHandle
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.base import AnyState
 from netfleet.algorithms.build import make_algorithm
+from netfleet.algorithms.local import LocalSpec, make_local, with_local
+from netfleet.algorithms.outer import with_outer
 from netfleet.engines.job import LoopState, Snapshot
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
 from netfleet.optim.connection import Connection
+from netfleet.optim.groups import rates_of, with_decay
 from netfleet.optim.handover import Ended
 from netfleet.optim.kept import Kept, Stateful
 from netfleet.optim.loop_problem import GradientAt, LoopProblem, Rates
@@ -48,14 +51,20 @@ class Decentralized(torch.optim.Optimizer):
         method: Algorithm | Spec = "net-fleet",
         *,
         topology: Topology | nx.Graph | Spec = "ring",
-        weight_decay: float = 0.0,
+        local: LocalSpec | None = None,
+        outer: Spec | None = None,
+        weight_decay: float | None = None,
         buffers: Iterable[Tensor] = (),
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
         given = method if isinstance(method, Algorithm) else make_algorithm(method)
+        self._local = None if local is None else with_decay(make_local(local), weight_decay)
+        given = given if self._local is None else with_local(given, self._local)
+        given = given if outer is None else with_outer(given, outer)
+        options = {"weight_decay": weight_decay or 0.0} if self._local is None else dict(self._local.options)
         self._complete = False
-        super().__init__(params, {"lr": given.step_size(0), "weight_decay": weight_decay})
+        super().__init__(params, {"lr": given.step_size(0), **options})
         self._complete = True
         self._connection: Connection = Ranks(group, topology, seed)
         adopted = self._connection.adopt(given)
@@ -95,7 +104,7 @@ class Decentralized(torch.optim.Optimizer):
             )
         super().add_param_group(param_group)
         for group in self.param_groups:
-            if group["weight_decay"] < 0:
+            if group.get("weight_decay", 0) < 0:
                 raise ConfigError(f"weight_decay must be 0 or more, got {group['weight_decay']!r}")
 
     # ---- the loop ----
@@ -153,7 +162,8 @@ class Decentralized(torch.optim.Optimizer):
         self._check_unchanged()
         if self._hook is not None:
             self._hook.remove()
-        t, rate, saved = self.round, self._rate(), self.state.pop(_STATE, None)  # type: ignore[call-overload]
+        rate, self._problem.groups = rates_of(self.param_groups, self._method, self._local)
+        t, saved = self.round, self.state.pop(_STATE, None)  # type: ignore[call-overload]
         if not self._problem.handover.started:
             self._start(saved or {})
         self._rates.begin(t, rate)
@@ -193,8 +203,9 @@ class Decentralized(torch.optim.Optimizer):
         self._hook = _before_forward(self)
 
     def _gradients(self) -> Tensor:
-        decays = {id(p): group["weight_decay"] for group in self.param_groups for p in group["params"]}
-        return self._flat.take_gradients([decays[id(p)] for p in self._flat.parameters])
+        groups = self.param_groups if self._local is None else []  # a local optimizer decays by itself
+        decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+        return self._flat.take_gradients([decays.get(id(p), 0.0) for p in self._flat.parameters])
 
     def _check_unchanged(self) -> None:
         if [p.requires_grad for group in self.param_groups for p in group["params"]] != self._requires_grad:
@@ -202,19 +213,6 @@ class Decentralized(torch.optim.Optimizer):
                 "a parameter's requires_grad has changed since the optimizer was made, and all workers average one "
                 "vector; make a new optimizer after freezing or unfreezing"
             )
-
-    def _rate(self) -> float:
-        """The learning rate of now, which a scheduler may have changed."""
-        rates = {float(group["lr"]) for group in self.param_groups}
-        if len(rates) > 1:
-            raise ConfigError(f"all parameter groups need one learning rate for all ranks, got {sorted(rates)}")
-        (rate,), divides = rates, self._method.divides_by_eta
-        if not rate >= 0 or (rate == 0 and divides):
-            raise ConfigError(
-                f"the learning rate must be {'above' if divides else 'at least'} 0 for {self._method.title}, got "
-                f"{rate:g}; let the scheduler end above 0"
-            )
-        return rate
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
