@@ -62,6 +62,8 @@ class OpenMembers:
 
     def note_rounds(self, j: int, t: int, rounds: Sequence[int]) -> None: ...
 
+    def note_compared(self, j: int) -> None: ...
+
     def add_link(self, j: int) -> Frame:
         raise TransportError("the benchmark adds no link")
 

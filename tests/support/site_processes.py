@@ -32,7 +32,7 @@ from netfleet.sites.planning.plan import make_plan, write_plan
 from netfleet.sites.runtime import join_leave
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost
-from netfleet.sites.runtime.runner import SiteRecorder
+from netfleet.sites.runtime.recorder import SiteRecorder
 from support.fork_server import SERVER
 
 #: Seconds after which a test gives up.

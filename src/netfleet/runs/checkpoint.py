@@ -20,14 +20,16 @@ from torch import Tensor
 
 from netfleet.algorithms.base import State
 from netfleet.engines.host import Host
-from netfleet.engines.job import Snapshot
+from netfleet.engines.job import LoopState, Snapshot
 from netfleet.errors import CheckpointError
 from netfleet.files import write_atomically
 
 MANIFEST = "checkpoint.json"
-_BUFFERS, _NETWORK = "buffers", "network/"
+_BUFFERS, _NETWORK, _LOOP = "buffers", "network/", "loop/"
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+_DTYPES |= {torch.int16: "I16", torch.int8: "I8", torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16"}
+_OF_HOST = (_NETWORK, _LOOP)
 _COUNTERS = ("t", "bytes", "samples", "seconds")
 #: A file with a checksum begins with its header's length, this, and the CRC-32 of the file with _BLANK in its place.
 _BEFORE_CHECKSUM, _BLANK = b'{"__metadata__": {"crc32": "', b"00000000"
@@ -40,8 +42,12 @@ def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
     if snapshot.buffers is not None:
         tensors[_BUFFERS] = snapshot.buffers
     tensors |= {f"{_NETWORK}{name}": values for name, values in snapshot.network.items()}
+    about = {"run": run_hash}
+    if snapshot.loop is not None:
+        tensors |= {f"{_LOOP}{name}": values for name, values in snapshot.loop.tensors.items()}
+        about["loop"] = snapshot.loop.text
     workers = list(host.problem.workers)
-    write_tensors(folder / _shard(snapshot.t, workers), tensors, {"run": run_hash})
+    write_tensors(folder / _shard(snapshot.t, workers), tensors, about)
     sent, used = host.collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
     rows = torch.tensor([[i, workers[0]] for i in workers])
     hosted = host.collective.gather(rows, workers).tolist()  # all have written by now
@@ -77,6 +83,9 @@ def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str,
     """
     header, end = dict[str, Any]({"__metadata__": {"crc32": _BLANK.decode(), **metadata}}), 0
     for name, values in tensors.items():
+        if values.dtype not in _DTYPES:
+            known = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
+            raise CheckpointError(f"{name!r} has the type {values.dtype}, which is not saved; use one of {known}")
         begin, end = end, end + values.numel() * values.element_size()
         header[name] = {"dtype": _DTYPES[values.dtype], "shape": list(values.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
@@ -157,37 +166,45 @@ def load(
         advice = "resume with the experiment that the checkpoint was made with, or choose another folder"
         raise CheckpointError(f"{cause}; {advice}")
     try:
-        found = _read(folder, shards, workers, str(device))
+        read, text = _read(folder, shards, workers)
+        found = {name: v if name.startswith(_LOOP) else v.to(device) for name, v in read.items()}
         state = cast(State, state_type._make(found[name] for name in state_type._fields))
-        network = {name.removeprefix(_NETWORK): v for name, v in found.items() if name.startswith(_NETWORK)}
-        return Snapshot(state=state, buffers=found.get(_BUFFERS), network=network, **counters)  # type: ignore[arg-type]
+        network, tensors = (
+            {name.removeprefix(prefix): v for name, v in found.items() if name.startswith(prefix)}
+            for prefix in (_NETWORK, _LOOP)
+        )
+        loop = None if text is None else LoopState(tensors, text)
+        return Snapshot(state=state, buffers=found.get(_BUFFERS), network=network, loop=loop, **counters)
     except (OSError, safetensors.SafetensorError, KeyError, ValueError) as error:
         advice = f"delete {folder / MANIFEST} to start the run from the beginning"
         raise CheckpointError(f"{folder} does not hold a checkpoint of this run ({error}); {advice}") from None
 
 
 def _read(
-    folder: Path, shards: Mapping[str, Sequence[int]], workers: Sequence[int] | None, device: str
-) -> dict[str, Tensor]:
-    """The wanted rows of every tensor, in the order in which they are wanted."""
+    folder: Path, shards: Mapping[str, Sequence[int]], workers: Sequence[int] | None
+) -> tuple[dict[str, Tensor], str | None]:
+    """The wanted rows of every tensor, in the order in which they are wanted; and the text of a loop from outside.
+
+    What is not a row for each worker belongs to a host, and is that of the first host of these workers.
+    """
     wanted = sorted(i for group in shards.values() for i in group) if workers is None else list(workers)
-    parts, order = dict[str, list[Tensor]](), list[int]()
+    parts, order, texts = dict[str, list[Tensor]](), list[int](), list[str | None]()
     for shard, group in shards.items():
         rows = [row for row, i in enumerate(group) if i in set(wanted)]
         if not rows:
             continue
         order += [group[row] for row in rows]
         _verify(folder / shard)
-        with safetensors.safe_open(folder / shard, framework="pt", device=device) as file:
+        with safetensors.safe_open(folder / shard, framework="pt") as file:
+            texts.append((file.metadata() or {}).get("loop"))
             for name in file.keys():  # noqa: SIM118 (not a dict)
-                whole = len(rows) == len(group) or name.startswith(_NETWORK)
+                whole = len(rows) == len(group) or name.startswith(_OF_HOST)
                 stored = file.get_slice(name)
                 values = file.get_tensor(name) if whole else torch.cat([stored[row : row + 1] for row in rows])
                 parts.setdefault(name, []).append(values)
     index = torch.tensor([order.index(i) for i in wanted])
-    return {
-        name: some[0]
-        if name.startswith(_NETWORK) or (len(some) == 1 and order == wanted)
-        else torch.cat(some)[index.to(some[0].device)]
+    found = {
+        name: some[0] if name.startswith(_OF_HOST) or (len(some) == 1 and order == wanted) else torch.cat(some)[index]
         for name, some in parts.items()
     }
+    return found, texts[0] if texts else None

@@ -78,7 +78,7 @@ def describe(record: Record) -> str:
     elif record.get("distance2") is not None:
         quality = f"‖x̄ − x*‖² {record['distance2']:.2e}"
     else:
-        quality = f"loss {record.get('loss', math.nan):.4g}"
+        quality = f"loss {record['loss']:.4g}" if record.get("loss") is not None else f"round {record.get('round')}"
     apart = record.get("consensus_error")
     return quality if apart is None else f"{quality}  consensus error {apart:.1e}"
 

@@ -52,7 +52,9 @@ class Client:
         self._site, self._transport, self._refused = site, transport, refused
         self._run = bytes.fromhex(site.run)
 
-    async def pull(self, contact: Contact, wanted: Wanted, rounds: Sequence[int] = ()) -> Answer:
+    async def pull(
+        self, contact: Contact, wanted: Wanted, rounds: Sequence[int] = (), kind: Kind = Kind.PULL
+    ) -> Answer:
         """Ask until there is a final answer, or the site's patience has run out (WAIT).
 
         Patience counts from the first failure after an answer. So a site waits as long as its neighbour answers "not
@@ -63,7 +65,7 @@ class Client:
         t, call = wanted.expected.t, wanted.expected.call
         while not wanted.given_up():
             begun = time.monotonic()
-            request = Frame(Kind.PULL, self._run, self._site.number, t, call, body=wire.pack_rounds(rounds))
+            request = Frame(kind, self._run, self._site.number, t, call, body=wire.pack_rounds(rounds))
             try:
                 answer = await self._attempt(contact, request, wanted)
                 pauses, failing = _pauses(), None

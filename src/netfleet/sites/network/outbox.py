@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from netfleet.compute.arena import Arena
+from netfleet.compute.host_memory import HostMemory
 from netfleet.engines.host import Tag
 
 _PREFIX = "sent/"
@@ -22,21 +22,21 @@ class Message(NamedTuple):
     """The bytes of a message, and their description."""
 
     words: str
-    data: Tensor  # [bytes], uint8
+    data: Tensor  # [bytes], uint8, in the memory of the host
 
 
 class Outbox:
     """Messages by round and number. Listeners are called whenever one is added."""
 
     def __init__(self) -> None:
-        self._lock, self._arena = threading.Lock(), Arena()
+        self._lock, self._memory = threading.Lock(), HostMemory()
         self._messages: dict[Tag, Message] = {}
         self._listeners: list[Callable[[], None]] = []
         self.t = -1  # the round that this site is in
 
     def post(self, tag: Tag, words: str, data: Tensor) -> None:
         """Serve a message from now on, and delete those of rounds that nobody can ask for any more."""
-        kept = self._arena.empty_like(data).copy_(data)
+        kept = self._memory.copy(data)
         with self._lock:
             self.t = max(self.t, tag.t)
             self._messages[tag] = Message(words, kept)
@@ -71,5 +71,5 @@ class Outbox:
             for name, data in memory.items():
                 if name.startswith(_PREFIX):
                     t, call, words = name.removeprefix(_PREFIX).split("/", 2)
-                    self._messages[Tag(int(t), int(call))] = Message(words, data.to(torch.uint8))
+                    self._messages[Tag(int(t), int(call))] = Message(words, data.to("cpu", torch.uint8))
                     self.t = max(self.t, int(t) + 1)

@@ -8,6 +8,7 @@ from typing import Protocol
 from netfleet.engines.host import Tag
 from netfleet.errors import FrameError
 from netfleet.sites.network import wire
+from netfleet.sites.network.loop_thread import in_thread
 from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.rate_limit import RateLimit, Served
 from netfleet.sites.network.transport import Busy, Caller, Contact, Refused
@@ -37,6 +38,9 @@ class Members(Protocol):
     def add_link(self, j: int) -> Frame:
         """Agree with j on the first round of a new link; it is on disk when this returns."""
 
+    def note_compared(self, j: int) -> None:
+        """Neighbour j has been sent this site's facts."""
+
 
 class SiteServer:
     """A transport's `Handler` for one site."""
@@ -50,10 +54,13 @@ class SiteServer:
         model: Callable[[], Message],
         status: Callable[[str], bytes],
         limit: RateLimit | None = None,
+        facts: Message | None = None,
     ) -> None:
-        """`model` is the last saved model; `status` is the status as JSON for a name. Make it in the network's loop."""
+        """`model` is the last saved model; `status` is the status as JSON for a name; `facts` are those of a site with
+        a loop of its own. Make it in the network's loop.
+        """
         self._site, self._outbox, self._members, self._refused = site, outbox, members, refused
-        self._model, self._status = model, status
+        self._model, self._status, self._facts = model, status, facts
         self._run = bytes.fromhex(site.run)
         self.limit = limit or RateLimit()
         self._news = asyncio.Condition()
@@ -78,6 +85,8 @@ class SiteServer:
                 if answer.kind == Kind.HEAD and frame.kind == Kind.PULL:
                     served.tag = Tag(frame.t, frame.call)
                 yield data
+            if frame.kind == Kind.FACTS:
+                self._members.note_compared(contact.neighbour.number)
 
     def _accepted(self, request: bytes, name: str) -> tuple[Frame, Contact]:
         """A request that may be answered, and its sender."""
@@ -86,8 +95,8 @@ class SiteServer:
             raise FrameError("its certificate is good, but it is not a neighbour")
         frame, j = wire.decode(request), contact.neighbour.number
         wire.check_origin(frame, self._run, j)
-        if frame.kind not in (Kind.PULL, Kind.JOIN, Kind.MODEL):
-            raise FrameError(f"a request {frame.kind.name} where PULL, JOIN or MODEL was expected")
+        if frame.kind not in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS):
+            raise FrameError(f"a request {frame.kind.name} where PULL, JOIN, MODEL or FACTS was expected")
         if frame.kind == Kind.PULL:
             rounds = wire.unpack_rounds(frame.body)
             if self._members.answer_instead(j, frame) is None:
@@ -106,9 +115,13 @@ class SiteServer:
     async def _answers(self, frame: Frame, j: int) -> Iterable[Frame]:
         """The message that was asked for, or what to answer instead; waits until there is either."""
         if frame.kind == Kind.JOIN:
-            return [await asyncio.to_thread(self._members.add_link, j)]
+            return [await in_thread(self._members.add_link, j)]
         if frame.kind == Kind.MODEL:
-            return self._frames(frame, await asyncio.to_thread(self._model))
+            return self._frames(frame, await in_thread(self._model))
+        if frame.kind == Kind.FACTS:
+            if self._facts is None:
+                raise FrameError("this site has no loop of its own, and no facts to compare")
+            return self._frames(frame, self._facts)
         try:
             async with asyncio.timeout(HOLD), self._news:
                 while (instead := self._members.answer_instead(j, frame)) is None:
@@ -126,7 +139,7 @@ class SiteServer:
     async def status(self, caller: Caller) -> bytes:
         with self._serving(caller):
             if self._is_known(caller.name):
-                return await asyncio.to_thread(self._status, caller.name)
+                return await in_thread(self._status, caller.name)
             self._refused(str(caller), "asked for the status, but is neither operator nor neighbour")
         raise FrameError("neither operator nor neighbour")
 

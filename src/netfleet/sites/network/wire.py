@@ -55,6 +55,7 @@ class Kind(IntEnum):
     JOINED = 8  # from round t on you are
     DONE = 9  # the training ended before round t
     MODEL = 10  # give me your model
+    FACTS = 11  # say what you train (where sites have loops of their own)
 
 
 class Frame(NamedTuple):

@@ -15,6 +15,7 @@ from rich.console import Console
 from netfleet.data.sites import SITE_VARIABLE
 from netfleet.errors import ConfigError, DivergedError, NetfleetError
 from netfleet.files import locked
+from netfleet.problems.own_loop import OWN_LOOP
 from netfleet.registry import make_importable
 from netfleet.runs import checkpoint
 from netfleet.runs.progress import Live
@@ -36,9 +37,11 @@ def run_node(folder: Path, rejoin: bool, metrics: str | None, style: str | None,
     """Run a site until the training is over or somebody stops it; returns the exit code."""
     make_importable(str(folder / EXPERIMENT_FILE))
     site, experiment = load_site(folder)
+    if experiment.problem["kind"] == OWN_LOOP:
+        raise ConfigError(f"{site.name} trains with a loop of its own; start the program that calls {_join(folder)}")
     identity = load_identity(folder, site.name)
     if not rejoin:
-        _check_stays(site, folder)
+        check_stays(site, folder)
     os.environ[SITE_VARIABLE] = site.name
     trace_handshakes()
     with locked(folder) as mine, TlsRefusals() as watch:
@@ -59,7 +62,11 @@ def run_node(folder: Path, rejoin: bool, metrics: str | None, style: str | None,
         return _run(runner, rejoin or joins, watch.terminal)
 
 
-def _check_stays(site: Site, folder: Path) -> None:
+def _join(folder: Path) -> str:
+    return f'netfleet.optim.join("{folder}")'
+
+
+def check_stays(site: Site, folder: Path) -> None:
     """Raise if the site has left and its neighbours know: nobody waits for it any more."""
     path = folder / LEAVE_FILE
     if path.exists() and (t := path.read_text(encoding="ascii").strip()):
@@ -112,6 +119,9 @@ def leave(folder: Path) -> int:
     if _saved_round(folder) >= experiment.rounds:
         raise ConfigError(f"{site.name} has done all {experiment.rounds} rounds; there is nothing to leave")
     (folder / LEAVE_FILE).touch()
+    if experiment.problem["kind"] == OWN_LOOP and not _is_running(folder):
+        print(f"{site.name} leaves when the program that calls {_join(folder)} is started again", file=sys.stderr)
+        return 0
     if not _is_running(folder):
         return run_node(folder, rejoin=False, metrics=None, style=None, linger=LINGER)
     print(f"{site.name} leaves after the current round, when its neighbours know", file=sys.stderr)

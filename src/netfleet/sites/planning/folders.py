@@ -50,6 +50,7 @@ class Site:
     run: str
     digests: tuple[str, ...]
     neighbours: tuple[Neighbour, ...]
+    device: str = ""  # where it computes; empty: where the experiment says
 
     def __post_init__(self) -> None:
         check_name(self.name)

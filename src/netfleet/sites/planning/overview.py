@@ -1,6 +1,6 @@
 """Prints a plan for the people who set it up: the sites, the firewall rules, what to do next."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,8 +10,10 @@ from netfleet.sites.planning.folders import Plan, Site
 from netfleet.sites.planning.nodes_file import parse_address
 
 
-def print_plan(plan: Plan, out: Path, console: Console, brought: Collection[str] = ()) -> None:
-    """Print all of it; `brought` are the sites that sent a certificate request."""
+def print_plan(
+    plan: Plan, out: Path, console: Console, brought: Collection[str] = (), start: str = "netfleet node NAME"
+) -> None:
+    """Print all of it; `brought` are the sites that sent a certificate request, `start` is how a site is started."""
     table = Table("site", "address", "neighbours", "self-weight", title=f"{plan.name}: {plan.algorithm}")
     for site in plan.sites:
         names = ", ".join(each.name for each in site.neighbours)
@@ -21,8 +23,9 @@ def print_plan(plan: Plan, out: Path, console: Console, brought: Collection[str]
     say(console, "\nFirewall: allow these connections and no others.")
     for site in plan.sites:
         say(console, f"  {site.name}: {firewall(site)}")
+    say(console, f"\nDevices: {devices(plan.sites)}")
     say(console, "\nNext")
-    for number, step in enumerate(_steps(out, brought), start=1):
+    for number, step in enumerate(_steps(out, brought, start), start=1):
         say(console, f"  {number}. {step}")
 
 
@@ -46,13 +49,20 @@ def firewall(site: Site) -> str:
     return f"{port} from {', '.join([*hosts, 'the operator (netfleet status)'])}"
 
 
-def _steps(out: Path, brought: Collection[str]) -> list[str]:
+def devices(sites: Sequence[Site]) -> str:
+    """What each site must have to compute on, and how it can choose otherwise."""
+    device = sites[0].device or "cpu"
+    needs = "each site computes on its CPU" if device == "cpu" else f"each site needs {device!r}"
+    return f"{needs}; for another, change device in its site.toml."
+
+
+def _steps(out: Path, brought: Collection[str], start: str) -> list[str]:
     steps = [f"Copy each folder of {out} to its site, over a channel that you trust: it holds the site's private key."]
     if brought:
         steps.append(f"{', '.join(brought)}: put the private key of the request beside it as node.key (mode 600).")
     if (out / "ca").exists():
         steps.append(f"Move {out / 'ca'} offline: its key can issue a certificate for any site.")
-    return [*steps, "At each site: netfleet node NAME"]
+    return [*steps, f"At each site: {start}"]
 
 
 def say(console: Console, text: str) -> None:

@@ -19,15 +19,18 @@ from pathlib import Path
 
 import tomli_w
 
+from netfleet.algorithms.base import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.data.csv_files import plan_data
 from netfleet.data.sites import holds_own_data
 from netfleet.errors import ConfigError, StorageError
 from netfleet.files import write_atomically
+from netfleet.problems.own_loop import OWN_LOOP
 from netfleet.problems.site_weights import site_weights
 from netfleet.registry import parameters, split
 from netfleet.runs.build import build_topology, check_steps, network_for
 from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment, read_toml, without_none
+from netfleet.runs.own_loop import check_own_loop
 from netfleet.sites.planning import certificates, folders
 from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, issue, key_pem
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, PLAN_FILE, SITE_FILE, Neighbour, Plan, Site, with_hashes
@@ -39,8 +42,8 @@ from netfleet.topology.topology import Topology
 Files = dict[str, bytes]
 _SITE_HEAD = """\
 # Site {name} of a network that trains without a server, made by netfleet {version} (netfleet plan).
-# Addresses, listen and patience may be changed; names, numbers and weights are part of the run's hash.
-# Start it with: netfleet node {name}
+# Addresses, listen, patience and device may be changed; names, numbers and weights are part of the run's hash.
+# Start it with: {start}
 """
 _PLAN_HEAD = "# All sites of the network, for the operator; made by netfleet {version} (netfleet plan).\n"
 
@@ -86,7 +89,8 @@ def make_plan(experiment: Experiment, nodes: NodesFile) -> Plan:
     """Give each site its row of W; raise if sites without a server cannot run the experiment."""
     run = _only_run(experiment)
     topology = _checked_topology(experiment, run, nodes)
-    sites = with_hashes([_site(i, nodes, topology) for i in range(topology.m)], run.hash)
+    device = experiment.engine.device
+    sites = with_hashes([replace(_site(i, nodes, topology), device=device) for i in range(topology.m)], run.hash)
     return Plan(experiment.name, run.label, experiment.rounds, topology.lam, run.hash, sites[0].run, sites)
 
 
@@ -117,6 +121,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
         raise ConfigError(f"{algorithm.title} needs a server, and sites have only neighbours; try net-fleet")
     if experiment.network is not None:
         raise ConfigError("[network] simulates failures, but sites have real ones; leave it out")
+    if experiment.problem["kind"] == OWN_LOOP:
+        _check_own_loop(experiment, algorithm)
     check_steps(algorithm, experiment.rounds)
     if nodes.patience and (why := why_fixed(algorithm)) is not None:
         raise why
@@ -133,6 +139,15 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
     network_for(algorithm, topology, run.seed)  # raises if the method does not go with these weights
     _check_labels(topology, [node.name for node in nodes.nodes])
     return topology
+
+
+def _check_own_loop(experiment: Experiment, algorithm: Algorithm) -> None:
+    """Raise if loops of the sites' own cannot do what the experiment says."""
+    if experiment.problem["weights"] != {"kind": "equal"}:
+        raise ConfigError("problem.weights: a loop of a site's own weighs its loss itself; leave weights out")
+    if experiment.evaluation.metrics:
+        raise ConfigError("evaluation.metrics: a loop of a site's own measures its model itself; leave metrics out")
+    check_own_loop(algorithm)
 
 
 def _check_labels(topology: Topology, names: list[str]) -> None:
@@ -176,7 +191,7 @@ def _files(plan: Plan, experiment: Experiment, nodes: NodesFile, authority: Auth
     operator = _credentials(authority, OPERATOR, "", days)
     contents = {OPERATOR: {PLAN_FILE: _plan_toml(plan), EXPERIMENT_FILE: text, **operator}}
     for site, node in zip(plan.sites, nodes.nodes, strict=True):
-        contents[site.name] = _site_files(site, node, text, authority, days)
+        contents[site.name] = _site_files(site, node, text, authority, days, start_command(experiment, site.name))
     return {f"{folder}/{name}": content for folder, files in contents.items() for name, content in files.items()}
 
 
@@ -188,8 +203,15 @@ def _plan_toml(plan: Plan) -> bytes:
     return _toml(table, _PLAN_HEAD.format(version=version("netfleet")))
 
 
-def _site_files(site: Site, node: NodeEntry, experiment: bytes, authority: Authority, days: int) -> Files:
-    head = _SITE_HEAD.format(name=site.name, version=version("netfleet"))
+def start_command(experiment: Experiment, name: str) -> str:
+    """How a site is started."""
+    if experiment.problem["kind"] == OWN_LOOP:
+        return f'a program of its own, which calls netfleet.optim.join("{name}")'
+    return f"netfleet node {name}"
+
+
+def _site_files(site: Site, node: NodeEntry, experiment: bytes, authority: Authority, days: int, start: str) -> Files:
+    head = _SITE_HEAD.format(name=site.name, version=version("netfleet"), start=start)
     own = _credentials(authority, site.name, node.dialled.host, days, node.request)
     return {SITE_FILE: _toml(asdict(site), head), EXPERIMENT_FILE: experiment, **own}
 
@@ -239,10 +261,12 @@ def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Author
     site = _new_site(node, _chosen(names, others), others, plan)
     if not experiment.is_file():
         raise ConfigError(f"{experiment} is missing; copy it from any site's folder of this plan")
+    if read_toml(experiment)["problem"]["kind"] == OWN_LOOP:
+        raise ConfigError("a site with a loop of its own cannot join a training that others have begun; plan again")
     if read_toml(experiment)["problem"].get("weights", {"kind": "equal"}) != {"kind": "equal"}:
         raise ConfigError("the sites of this plan have weights, and a new one has none; plan again with all sites")
     about = _toml(asdict(Neighbour(site.name, site.number, site.address, site.neighbours[0].weight)))
-    files = _site_files(site, node, experiment.read_bytes(), authority, days)
+    files = _site_files(site, node, experiment.read_bytes(), authority, days, f"netfleet node {site.name}")
     _write_folder(folder / site.name, {**files, f"{site.name}.toml": about})
     for name in names:
         if (folder / name).is_dir():  # the neighbour's folder exists here: a trial on one machine

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from netfleet.compute.host_memory import HostMemory, deliver
 from netfleet.engines.host import Content, Tag
 from netfleet.errors import TransportError
 from netfleet.runs.progress import Display, in_words
@@ -44,16 +45,20 @@ class SiteExchange:
 
     def __init__(self, session: SiteSession, display: Display) -> None:
         self._session, self._waiting = session, Waiting(session.members, session.log, display)
+        self._memory = HostMemory()
 
     def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content) -> None:
         members = self._session.members
         own = stack[need.index(members.site.number)]
         members.outbox.post(tag, content.words, own)
         rows = {j: stack[row] for row, j in enumerate(need) if j != members.site.number}
+        landings = {j: self._memory.landing(row) for j, row in rows.items()}
         with self._waiting:
-            answers = self._session.loop.wait(self._pull_all(tag, rows, content), self._waiting.report)
+            answers = self._session.loop.wait(self._pull_all(tag, landings, content), self._waiting.report)
         for j, answer in answers.items():
-            if answer.kind != Kind.CHUNK:
+            if answer.kind == Kind.CHUNK:
+                deliver(landings[j], rows[j])
+            else:
                 rows[j].copy_(own)  # so nothing flows over the link
                 self._continue_without(j, tag.t, answer)
         check_links(members, tag.t)
@@ -99,7 +104,7 @@ def check_links(members: Membership, t: int) -> None:
     if not members.neighbourhood.has_links():
         raise TransportError(
             f"{members.site.name} has no neighbour left in round {t}: all are lost, or have dropped this site. Its "
-            f"state is saved; to join again with the others' current model: netfleet node {members.folder} --rejoin"
+            f"state is saved; {members.remedy}"
         )
 
 

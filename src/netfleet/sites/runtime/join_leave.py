@@ -97,10 +97,11 @@ def _mean_model(session: SiteSession, host: SiteHost, links: dict[int, int], t: 
     parts = [host.problem.start()[None]]
     if host.problem.initial_buffers is not None:
         parts.append(host.problem.initial_buffers[:1])
-    models = session.loop.wait(_models(session, links, t, torch.cat(parts, dim=1)))
+    models = session.loop.wait(_models(session, links, t, torch.cat(parts, dim=1).cpu()))
     if not models:
         raise TransportError(f"no neighbour gave {session.members.site.name} its model; try again")
-    x, *buffers = torch.split(torch.stack(models).mean(dim=0), [part.shape[1] for part in parts], dim=1)
+    mean = torch.stack(models).mean(dim=0).to(host.problem.device)
+    x, *buffers = torch.split(mean, [part.shape[1] for part in parts], dim=1)
     return x.contiguous(), buffers[0].contiguous() if buffers else None
 
 
@@ -132,9 +133,9 @@ def describe_model(model: Tensor) -> str:
 def model_message(snapshot: Snapshot | None) -> Message:
     """The model and its buffers as a neighbour gets them."""
     if snapshot is None:
-        raise FrameError("there is no model yet; ask again later")
+        raise FrameError("there is no model yet, or the site has a loop of its own; ask again later")
     parts = [snapshot.state.x] + ([] if snapshot.buffers is None else [snapshot.buffers.to(snapshot.state.x.dtype)])
-    model = torch.cat(parts, dim=1).contiguous()
+    model = torch.cat(parts, dim=1).cpu().contiguous()
     return Message(describe_model(model), model.view(torch.uint8)[0])
 
 
@@ -169,11 +170,11 @@ async def _inform(session: SiteSession, neighbours: set[int], seconds: float) ->
         await asyncio.sleep(0.05)
 
 
-def leave(session: SiteSession, t: int, linger: float) -> None:
+async def leave(session: SiteSession, t: int, linger: float) -> None:
     """Answer until the neighbours know that round t is the first without this site, at most `linger` seconds."""
     members = session.members
     there = set(members.neighbourhood.neighbours(members.rounds))  # also those that join later
-    session.loop.wait(_inform(session, there, linger))
+    await _inform(session, there, linger)
     uninformed = [members.name(j) for j in sorted(there - members.informed)]
     session.log.event("left", round=t, not_informed=", ".join(uninformed))
     if not uninformed:  # else the site has to come back and tell them

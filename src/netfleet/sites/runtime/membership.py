@@ -6,8 +6,10 @@ up, because the neighbour may not be there to be asked again. A loss by this sit
 round's checkpoint, which is soon enough: the two ends may lose each other in different rounds.
 """
 
+import asyncio
 import json
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +34,8 @@ class Membership:
     ) -> None:
         """`folder` is the site's, `rounds` the length of the training, `fixed` why the method needs fixed links."""
         self.folder, self.site, self.rounds, self.outbox, self.fixed = folder, site, rounds, outbox, fixed
+        #: What the operator of a site that was dropped or has lost its disk can do.
+        self.remedy = f"to join again with the others' current model: netfleet node {folder} --rejoin"
         self._refused = refused
         self.contacts = {each.number: Contact(each) for each in site.neighbours}
         self.neighbourhood = Neighbourhood(site.number, {each.number: each.weight for each in site.neighbours})
@@ -41,6 +45,7 @@ class Membership:
         self.joining = False  # whether it still agrees on its links
         self.done: set[int] = set()  # neighbours that need nothing more from this site
         self.informed: set[int] = set()  # neighbours that know that this site is done
+        self._compared: set[int] = set()  # neighbours that have this site's facts
         self._lock, self._agreeing = threading.Lock(), threading.Lock()
         self._run = bytes.fromhex(site.run)
         for path in sorted((folder / NEIGHBOURS_FOLDER).glob("*.toml")):
@@ -139,6 +144,15 @@ class Membership:
             self.neighbourhood.add(j, t)
             self.write_links()
         return self._frame(Kind.JOINED, t)
+
+    def note_compared(self, j: int) -> None:
+        self._compared.add(j)
+
+    async def wait_until_compared(self, j: int, seconds: float) -> None:
+        """Wait until neighbour j has this site's facts, at most so long."""
+        until = time.monotonic() + seconds
+        while j not in self._compared and time.monotonic() < until:
+            await asyncio.sleep(0.05)
 
     # ---- the site's own state ----
 

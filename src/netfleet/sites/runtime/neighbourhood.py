@@ -173,7 +173,7 @@ class SiteHost(PartialHost):
     def load_network_state(self, memory: dict[str, Tensor]) -> None:
         self._ledger.load_network_state(memory)
         self._outbox.load_network_state(memory)
-        since, lost = (memory.get(name, _pairs({})) for name in (_SINCE, _LOST))
+        since, lost = (memory.get(name, _pairs({})).cpu() for name in (_SINCE, _LOST))
         self.neighbourhood.restore(dict(since.tolist()), dict(lost.tolist()))
 
 

@@ -1,21 +1,24 @@
 """Runs one site: it trains with its neighbours round by round, and resumes from its disk after any crash.
 
-The training loop is the same as everywhere (`engines/loop.py`) and runs in the main thread; the network runs in
-another. In round t a site (1) has saved its state, (2) serves its message, (3) pulls its neighbours' and (4) computes.
+The training loop is the same as everywhere (`engines/loop.py`); the network runs in a thread of its own. In round t a
+site (1) has saved its state, (2) serves its message, (3) pulls its neighbours' and (4) computes. Nothing here needs the
+main thread: where the gradients come from a loop of the user's (`OwnLoop`), that loop has it.
 """
 
-from contextlib import AsyncExitStack, ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from torch import Tensor
+
+from netfleet.algorithms import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.collective import SingleHost
-from netfleet.engines.host import Host
-from netfleet.engines.job import Job, Snapshot, Start
+from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
-from netfleet.errors import CheckpointError, ConfigError, DivergedError
+from netfleet.errors import CheckpointError, DivergedError
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.runs.build import build_problem
@@ -24,7 +27,6 @@ from netfleet.runs.config import Experiment
 from netfleet.runs.divergence import divergence
 from netfleet.runs.history import History
 from netfleet.runs.progress import Display
-from netfleet.runs.recorder import RunRecorder
 from netfleet.runs.run import open_run
 from netfleet.sites import LINGER
 from netfleet.sites.network.client import Client
@@ -35,41 +37,26 @@ from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import Identity
-from netfleet.sites.planning.folders import LEAVE_FILE, MODEL_FILE, RUN_FOLDER, Site
-from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, check_links
+from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
+from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, Waiting, check_links
+from netfleet.sites.runtime.facts import Facts, check_same_facts, compare_facts, facts_message, shortened, write_facts
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost, why_fixed
+from netfleet.sites.runtime.recorder import AskedToLeave, OwnLoopRecorder, SiteRecorder
 from netfleet.sites.runtime.status_builder import StatusBuilder
 
 
-class AskedToLeave(Exception):
-    """The operator has asked the site to leave; `snapshot` is the last saved one."""
+@dataclass(frozen=True)
+class OwnLoop:
+    """A training loop from outside, as a site's runner sees it; its parts are called in the training's thread."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-
-
-class SiteRecorder(RunRecorder):
-    """Saves every round, and checks then whether the site was asked to leave."""
-
-    def __init__(self, session: SiteSession, status: StatusBuilder, *settings: Any) -> None:
-        super().__init__(*settings)
-        self._session, self._status = session, status
-        self._apart: list[int] = []
-
-    def record(self, snapshot: Snapshot, host: Host) -> None:
-        super().record(snapshot, host)
-        self._status.note_round(snapshot, self.history.records[-1] if self.history.records else {})
-        members = self._session.members
-        if (apart := members.sites_apart()) != self._apart:
-            self._apart, names, log = apart, ", ".join(members.name(k) for k in apart), self._session.log
-            if apart:
-                log.event("unreachable", level="warning", sites=names, connected=len(members.known) - len(apart) - 1)
-            else:
-                log.event("reconnected")
-        if (members.folder / LEAVE_FILE).exists() and snapshot.t < self.rounds:
-            raise AskedToLeave(snapshot)
+    problem: Problem
+    algorithm: Algorithm  # the plan's method with the loop's step sizes
+    around: Callable[[Recorder], Recorder]  # a recorder that calls the site's own when there is something to save
+    facts: Facts
+    model: Callable[[Snapshot], Mapping[str, Tensor]]  # the model by its parameters' names
+    measured: Callable[[], Mapping[str, float]]  # what the loop knows of its model, such as "loss"
 
 
 class SiteRunner:
@@ -86,100 +73,145 @@ class SiteRunner:
         transport: Transport | None = None,
     ) -> None:
         """The default transport is gRPC over mutual TLS with this identity."""
-        if (device := experiment.engine.device) != "cpu":
-            raise ConfigError(f'sites compute on the CPU, got device = {device!r}; use device = "cpu"')
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
         self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
         (self._run_config,) = experiment.runs()
-        self._algorithm = make_algorithm(self._run_config.config["algorithm"])
-        fixed = why_fixed(self._algorithm)
+        self.algorithm = make_algorithm(self._run_config.config["algorithm"])
+        fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
             raise fixed
         self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed)
-        self.status = StatusBuilder(self._members, self._algorithm, identity.expires, log.refusals.total)
+        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, log.refusals.total)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
         """Train to the end, or until the site leaves, and return its own History."""
-        history, start = self._open()
-        problem, members = self._problem(), self._members
-        with LoopThread() as loop, ExitStack() as stack:
-            connections = AsyncExitStack()
-            stack.callback(lambda: loop.wait(connections.aclose()))
-            connections.push_async_callback(self._transport.close)
-            session = SiteSession(members, Client(self.site, self._transport, self.log.refused), loop, self.log)
-            exchange = SiteExchange(session, display)
-            host = SiteHost(problem, members.neighbourhood, self._algorithm, exchange, members.outbox)
-            if rejoin:
-                members.set_joining(True)
-                loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
-                join(session, host, self._algorithm, history.hash)
-                history, start = self._open()
-            first = self._resume(host, history, start)
-            if rejoin:
-                members.set_joining(False)
-            else:
-                loop.wait(self._serve(connections))
-            self.log.event("started", round=history.resumed, rounds=members.rounds, listen=self.site.listen)
-            history.final = self._train(session, host, history, first, display)
-            if words := divergence(history.records, self._algorithm):
+        with ExitStack() as stack:
+            session, history = self.train(stack, display, rejoin)
+            session.loop.wait(self.stay(session))
+            if words := divergence(history.records, self.algorithm):
                 raise DivergedError(words)
             return history
+
+    def train(
+        self, stack: ExitStack, display: Display, rejoin: bool = False, own: OwnLoop | None = None
+    ) -> tuple[SiteSession, History]:
+        """Train, and write the model; the site answers its neighbours until the stack is closed."""
+        history, start = self._open()
+        problem, algorithm = (self._problem(), self.algorithm) if own is None else (own.problem, own.algorithm)
+        session, connections = self._connect(stack)
+        loop, members = session.loop, self._members
+        host = SiteHost(problem, members.neighbourhood, algorithm, SiteExchange(session, display), members.outbox)
+        if rejoin:
+            members.set_joining(True)
+            loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
+            join(session, host, algorithm, history.hash)
+            history, start = self._open()
+        first = self._resume(host, algorithm, history, start)
+        if rejoin:
+            members.set_joining(False)
+        elif own is None:
+            loop.wait(self._serve(connections))
+        else:
+            self._serve_and_compare(session, connections, own.facts, first is None, display)
+        self.log.event("started", round=history.resumed, rounds=members.rounds, listen=self.site.listen)
+        history.final = self._train(session, host, history, first, display, own)
+        return session, history
+
+    async def stay(self, session: SiteSession) -> None:
+        """After the training: answer until the neighbours have what they need."""
+        if self._members.left is not None:
+            await leave(session, self._members.left, self._linger)
+        else:
+            await stay(session, self._linger)
 
     def _open(self) -> tuple[History, Start | None]:
         return open_run(self._run_config, self.folder / RUN_FOLDER, True, SingleHost())
 
     def _problem(self) -> Problem:
         workers = max(self.site.workers, self.site.number + 1)
-        seed, engine = self._run_config.seed, self.experiment.engine
-        return build_problem(self.experiment.problem, workers, seed, engine).at([self.site.number])
+        engine = replace(self.experiment.engine, device=self.site.device or self.experiment.engine.device)
+        return build_problem(self.experiment.problem, workers, self._run_config.seed, engine).at([self.site.number])
 
-    def _resume(self, host: SiteHost, history: History, start: Start | None) -> Snapshot | None:
+    def _connect(self, stack: ExitStack) -> tuple[SiteSession, AsyncExitStack]:
+        loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
+        stack.callback(lambda: loop.wait(connections.aclose()))
+        connections.push_async_callback(self._transport.close)
+        client = Client(self.site, self._transport, self.log.refused)
+        return SiteSession(self._members, client, loop, self.log), connections
+
+    def _resume(self, host: SiteHost, algorithm: Algorithm, history: History, start: Start | None) -> Snapshot | None:
         """Restore messages and links before neighbours may ask; the checkpoint is read once."""
         try:
-            first = None if start is None else start(self._algorithm.State, host.problem.device, host.problem.workers)
+            first = None if start is None else start(algorithm.State, host.problem.device, host.problem.workers)
         except CheckpointError as error:
-            advice = f"a site can also start with its neighbours' current model: netfleet node {self.folder} --rejoin"
-            raise CheckpointError(f"{error}; {advice}") from None
+            raise CheckpointError(f"{error}; {self._members.remedy}") from None
         if first is not None:
             host.load_network_state(first.network)
         self._members.start(history.resumed)
         check_links(self._members, history.resumed)  # a site that all neighbours have dropped has nobody to serve
         return first
 
-    async def _serve(self, connections: AsyncExitStack) -> None:
+    async def _serve(self, connections: AsyncExitStack, facts: Facts | None = None) -> None:
         members, status = self._members, self.status
         answers = (lambda: model_message(status.snapshot), status.status_for)
-        server = SiteServer(self.site, members.outbox, members, self.log.refused, *answers)
+        told = None if facts is None else facts_message(facts)
+        server = SiteServer(self.site, members.outbox, members, self.log.refused, *answers, facts=told)
         await connections.enter_async_context(self._transport.serve(server))
 
+    def _serve_and_compare(
+        self, session: SiteSession, connections: AsyncExitStack, facts: Facts, fresh: bool, display: Display
+    ) -> None:
+        """Begin to answer; a site that starts from scratch then compares its facts with its neighbours'."""
+        known = shortened(facts) if fresh else check_same_facts(self.folder / RUN_FOLDER, shortened(facts))
+        session.loop.wait(self._serve(connections, known))
+        if fresh:
+            waiting = Waiting(self._members, self.log, display)
+            with waiting:
+                compare_facts(session, known, waiting.report)
+            write_facts(self.folder / RUN_FOLDER, known)
+
     def _train(
-        self, session: SiteSession, host: SiteHost, history: History, first: Snapshot | None, display: Display
+        self,
+        session: SiteSession,
+        host: SiteHost,
+        history: History,
+        first: Snapshot | None,
+        display: Display,
+        own: OwnLoop | None,
     ) -> Snapshot:
         rounds, start = self.experiment.rounds, None if first is None else lambda *_: first
-        settings = replace(self.experiment, checkpoint_every=1)
-        recorder = SiteRecorder(session, self.status, history, self._algorithm, settings, display)
-        job = Job(host.problem, host.network, self._algorithm, rounds, recorder, start)
+        algorithm = self.algorithm if own is None else own.algorithm
+        recorder = self._recorder(session, history, algorithm, display, own)
+        job = Job(host.problem, host.network, algorithm, rounds, recorder, start)
         display.begin(self.site.name, history.resumed, rounds)
         try:
-            with one_intra_op_thread():
+            with one_intra_op_thread() if own is None else nullcontext():  # a loop has threads of its own
                 final = train(host, job)
-            self._write_model(host.problem, final)
+            self._write_model(host.problem, final, own)
             self._members.finish()
             self.log.event("finished", round=final.t, model=self.folder / MODEL_FILE)
-            session.loop.wait(stay(session, self._linger))
         except AskedToLeave as asked:
             final = asked.snapshot
-            self._write_model(host.problem, final)
+            self._write_model(host.problem, final, own)
             self._members.leave(final.t)
             self.log.event("leaving", round=final.t, model=self.folder / MODEL_FILE)
-            leave(session, final.t, self._linger)
         finally:
             display.end()
         return final
 
-    def _write_model(self, problem: Problem, final: Snapshot) -> None:
+    def _recorder(
+        self, session: SiteSession, history: History, algorithm: Algorithm, display: Display, own: OwnLoop | None
+    ) -> Recorder:
+        settings = replace(self.experiment, checkpoint_every=1)
+        parts = session, self.status, history, algorithm, settings, display
+        return SiteRecorder(*parts) if own is None else own.around(OwnLoopRecorder(own.measured, *parts))
+
+    def _write_model(self, problem: Problem, final: Snapshot, own: OwnLoop | None) -> None:
         """Write the named parameters and buffers of the site's model; of a problem without a module, its vector x."""
         x, buffers = final.state.x[0], None if final.buffers is None else final.buffers[0]
-        tensors = dict(problem.module(x, buffers).state_dict()) if isinstance(problem, ModuleProblem) else {"x": x}
+        if own is not None:
+            tensors = dict(own.model(final))
+        else:
+            tensors = dict(problem.module(x, buffers).state_dict()) if isinstance(problem, ModuleProblem) else {"x": x}
         about = {"run": self.site.run, "site": self.site.name, "round": str(final.t)}
         write_tensors(self.folder / MODEL_FILE, tensors, about)

@@ -38,9 +38,9 @@ class Sketcher:
         if len(self._signs) != d:
             drawn = randomness.generator("sketch", self._seed).integers(0, 2, d, dtype="int8")
             self._signs = torch.from_numpy(2 * drawn - 1)
-        total = torch.zeros(SUMS, dtype=torch.float64)
+        total = torch.zeros(SUMS, dtype=torch.float64)  # on the host: some accelerators have no float64
         for part, signs in zip(torch.split(vector, _BLOCK), torch.split(self._signs, _BLOCK), strict=True):
-            signed = part.double() * signs
+            signed = part.cpu().double() * signs
             total += torch.nn.functional.pad(signed, (0, -len(signed) % SUMS)).view(-1, SUMS).sum(dim=0)
         return tuple(total.tolist())
 
@@ -55,17 +55,15 @@ class StatusBuilder:
         self._membership, self._algorithm, self._expires, self._refused = membership, algorithm, expires, refused
         self._began, self._record = time.monotonic(), dict[str, float | None]()
         self.snapshot: Snapshot | None = None  # the last saved one
+        self.t = self._bytes = 0  # of the last saved one
         site = membership.site
         self._sketcher = Sketcher(site.run)
         self._sketches: deque[Sketch] = deque(maxlen=min(max(16, 2 * site.workers), 256))
 
-    @property
-    def t(self) -> int:
-        return 0 if self.snapshot is None else self.snapshot.t
-
-    def note_round(self, snapshot: Snapshot, record: Mapping[str, float | None]) -> None:
-        """A round is saved; `record` is the last evaluation."""
-        self.snapshot = snapshot
+    def note_round(self, snapshot: Snapshot, record: Mapping[str, float | None], gives_model: bool = True) -> None:
+        """A round is saved; `record` is the last evaluation, `gives_model` whether the state is held for neighbours."""
+        self.t, self._bytes = snapshot.t, snapshot.bytes
+        self.snapshot = snapshot if gives_model else None
         self._record = {key: value for key, value in record.items() if value is None or math.isfinite(value)}
         gap = conserved_gap(snapshot.state)
         if gap is not None and (not self._sketches or self._sketches[-1].t < snapshot.t):
@@ -82,7 +80,7 @@ class StatusBuilder:
             round=self.t,
             rounds=members.rounds,
             seconds=now - self._began,
-            bytes=0 if self.snapshot is None else self.snapshot.bytes,
+            bytes=self._bytes,
             record=self._record,
             neighbours=tuple(self._link(j, contact, now) for j, contact in sorted(members.contacts.items())),
             known={str(k): t for k, t in sorted(members.known.items())},

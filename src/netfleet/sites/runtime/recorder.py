@@ -1,0 +1,61 @@
+"""What a site writes down: its history and, after every round, its state."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from netfleet.engines.host import Host
+from netfleet.engines.job import Snapshot
+from netfleet.runs.recorder import RunRecorder
+from netfleet.sites.planning.folders import LEAVE_FILE
+from netfleet.sites.runtime.exchange import SiteSession
+from netfleet.sites.runtime.status_builder import StatusBuilder
+
+
+class AskedToLeave(Exception):
+    """The operator has asked the site to leave; `snapshot` is the last saved one."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+
+class SiteRecorder(RunRecorder):
+    """Saves every round, and checks then whether the site was asked to leave."""
+
+    #: Whether the last state stays in memory, for a neighbour that asks for the model.
+    gives_model = True
+
+    def __init__(self, session: SiteSession, status: StatusBuilder, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._session, self._status = session, status
+        self._apart: list[int] = []
+
+    def record(self, snapshot: Snapshot, host: Host) -> None:
+        super().record(snapshot, host)
+        last = self.history.records[-1] if self.history.records else {}
+        self._status.note_round(snapshot, last, self.gives_model)
+        members = self._session.members
+        if (apart := members.sites_apart()) != self._apart:
+            self._apart, names, log = apart, ", ".join(members.name(k) for k in apart), self._session.log
+            if apart:
+                log.event("unreachable", level="warning", sites=names, connected=len(members.known) - len(apart) - 1)
+            else:
+                log.event("reconnected")
+        if (members.folder / LEAVE_FILE).exists() and snapshot.t < self.rounds:
+            raise AskedToLeave(snapshot)
+
+
+class OwnLoopRecorder(SiteRecorder):
+    """Of a site with a loop of its own: its history has what the loop measures."""
+
+    gives_model = False  # the loop changes the state's tensors
+
+    def __init__(self, measured: Callable[[], Mapping[str, float]], *settings: Any) -> None:
+        super().__init__(*settings)
+        self._measured = measured
+
+    def _measure(self, snapshot: Snapshot, host: Host) -> None:
+        measured = {name: value for name, value in self._measured().items() if math.isfinite(value)}
+        record = {"round": snapshot.t, **measured, **self.counters(snapshot, host.collective)}
+        self.history.append(record)
+        self.display.record(record)
