@@ -103,7 +103,7 @@ def test_an_optimizer_averages_the_statistics_of_batch_norm(kind: str, checks: A
 
 def test_ranks_that_were_given_different_things_are_told(checks: Any) -> None:
     for rank in checks:
-        for name, words in (("size", "parameters"), ("method", "method"), ("graph", "topology")):
+        for name, words in (("size", "parameters"), ("method", "learning rate"), ("graph", "topology")):
             assert f"the same {words}" in rank["said"][name]
 
 

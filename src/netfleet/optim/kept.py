@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from netfleet.engines.job import LoopState
 from netfleet.errors import CheckpointError, ConfigError
+from netfleet.optim.batches import Batches
 
 
 class Stateful(Protocol):
@@ -22,6 +23,7 @@ class Kept:
     def __init__(self) -> None:
         self._objects: dict[str, Stateful] = {}
         self._loaded: LoopState | None = None
+        self._whole = True
 
     @property
     def model(self) -> nn.Module | None:
@@ -44,15 +46,20 @@ class Kept:
         tree = {name: _pack(_state_of(thing), name, tensors) for name, thing in self._objects.items()}
         return LoopState(tensors, json.dumps(tree))
 
-    def restore(self, loaded: LoopState | None) -> None:
-        """Give the things their saved states; those that are kept later get theirs then."""
-        self._loaded = loaded
+    def restore(self, loaded: LoopState | None, whole: bool = True) -> None:
+        """Give the things their saved states; those that are kept later get theirs then.
+
+        If the state is not `whole`, it is another worker's: then positions in the data are not restored.
+        """
+        self._loaded, self._whole = loaded, whole
         if loaded is not None:
             for name, thing in self._objects.items():
                 self._restore_one(name, thing)
 
     def _restore_one(self, name: str, thing: Stateful) -> None:
         assert self._loaded is not None
+        if isinstance(thing, Batches) and not self._whole:
+            return
         found = json.loads(self._loaded.text)
         if name not in found:
             known = ", ".join(sorted(found)) or "nothing"

@@ -5,6 +5,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import networkx as nx
@@ -23,6 +24,7 @@ from netfleet.algorithms.outer import with_outer
 from netfleet.engines.job import LoopState, Snapshot
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
+from netfleet.optim import saving
 from netfleet.optim.connection import Connection
 from netfleet.optim.groups import rates_of, with_decay
 from netfleet.optim.handover import Ended
@@ -63,7 +65,7 @@ class Decentralized(torch.optim.Optimizer):
         given = given if self._local is None else with_local(given, self._local)
         given = given if outer is None else with_outer(given, outer)
         options = {"weight_decay": weight_decay or 0.0} if self._local is None else dict(self._local.options)
-        self._complete = False
+        self._complete, self.round = False, 0
         super().__init__(params, {"lr": given.step_size(0), **options})
         self._complete = True
         self._connection: Connection = Ranks(group, topology, seed)
@@ -73,10 +75,11 @@ class Decentralized(torch.optim.Optimizer):
         everything = [p for group in self.param_groups for p in group["params"]]
         self._requires_grad = [p.requires_grad for p in everything]
         self._flat = FlatParameters([p for p in everything if p.requires_grad])
-        self._common = _facts(self._flat, [p for p in everything if not p.requires_grad], adopted)
-        self._connection.compare(self._common)
+        self._facts = _facts(self._flat, [p for p in everything if not p.requires_grad], adopted)
+        self._compare()
         self._flat.show(self._connection.common_start(self._flat.x))
         self._kept, self._buffers, self._seed = Kept(), list(buffers), seed
+        self._kept.add("parameter groups", _GroupSettings(self))
         self._last_loss: object = None
         self._hook: RemovableHandle | None = None
         self._renew(0)
@@ -175,7 +178,7 @@ class Decentralized(torch.optim.Optimizer):
 
     def _start(self, saved: Mapping[str, Any]) -> None:
         """Start the training, from a saved state if that has more than a round's number."""
-        self._connection.compare({"round": str(self.round), **self._common})
+        self._compare()
         connection, problem, method, t = self._connection, self._problem, self._method, self.round
         start, names = None, method.State._fields[1:]
         self._rates.now = saved.get("eta", self._rates.now)
@@ -184,6 +187,11 @@ class Decentralized(torch.optim.Optimizer):
             first = [Snapshot(t, cast(AnyState, method.State._make(fields)), problem.read_buffers())]
             start = lambda *_: first.pop()  # noqa: E731
         problem.handover.start(lambda: connection.train(problem, method, start, t), problem.device)
+
+    def _compare(self) -> None:
+        """Workers that average different things would hang, or fail far from the cause."""
+        rates = [float(group["lr"]) for group in self.param_groups]
+        self._connection.compare({"round": str(self.round), "learning rate": repr(rates), **self._facts})
 
     def _answer(self, answer: Tensor | LoopState) -> None:
         """Give the training what it waits for, and take up what it wants next."""
@@ -238,12 +246,47 @@ class Decentralized(torch.optim.Optimizer):
             self._kept.add(name, thing)
 
     def state_dict(self) -> dict[str, Any]:
+        self._check_ended()
+        return super().state_dict()
+
+    def _check_ended(self) -> None:
         if self._wanted is not None:
             raise ConfigError(
-                f"step {self._wanted.k} of a round is under way, whose state cannot be saved; save when "
-                f"optimizer.round_ended is True, which it is after every {getattr(self._method, 'K', 1)} steps"
+                f"a round is under way (step {self._wanted.k} of round {self.round}), and its state cannot be saved; "
+                f"save when optimizer.round_ended is True, which it is after every {getattr(self._method, 'K', 1)} "
+                f"steps"
             )
-        return super().state_dict()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the state of all ranks, and what they keep, as one set of files; all ranks call it."""
+        self._check_ended()
+        saved = self.state.get(_STATE)  # type: ignore[call-overload]
+        if saved is None:
+            raise ConfigError("nothing was trained yet, so there is nothing to save; save after a round")
+        self._ranks.compare({"round": str(self.round)})
+        state = cast(AnyState, self._method.State._make(saved[name] for name in self._method.State._fields))
+        snapshot = Snapshot(self.round, state, self._problem.read_buffers(), loop=self._kept.state())
+        saving.save(self._ranks, self._problem, Path(folder), snapshot, self._facts)
+
+    def load(self, folder: str | Path) -> None:
+        """Continue from what `save` wrote; all ranks call it.
+
+        On another number of ranks all begin with the average model and new corrections, in the round that was reached.
+        """
+        loaded = saving.load(self._ranks, self._problem, self._method, Path(folder), self._facts)
+        self._flat.show(loaded.x[0])
+        self._problem.write_buffers(loaded.buffers)
+        self._kept.restore(loaded.loop, whole=loaded.fields is not None)
+        self.state.pop(_STATE, None)  # type: ignore[call-overload]
+        if loaded.fields is not None:
+            self.state[_STATE] = {"t": loaded.t, "eta": self._rates.now, **loaded.fields}  # type: ignore[index]
+        self._renew(loaded.t)
+
+    @property
+    def _ranks(self) -> Ranks:
+        if not isinstance(self._connection, Ranks):
+            raise ConfigError("a site saves by itself after every round, in its own folder; leave save and load out")
+        return self._connection
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         saved: dict[str, Any] = state_dict["state"].get(_STATE, {})
@@ -264,12 +307,32 @@ class Decentralized(torch.optim.Optimizer):
         self._renew(own.get("t", 0))
 
 
+class _GroupSettings:
+    """The settings of an optimizer's parameter groups, which a scheduler changes, and the rate of the last round."""
+
+    def __init__(self, optimizer: Decentralized) -> None:
+        self._optimizer = weakref.ref(optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        optimizer = self._optimizer()
+        assert optimizer is not None
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        return {"groups": groups, "rate": optimizer._rates.now}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        optimizer = self._optimizer()
+        assert optimizer is not None
+        for group, saved in zip(optimizer.param_groups, state["groups"], strict=True):
+            group.update(saved)
+        optimizer._rates.now = state["rate"]
+
+
 def _facts(flat: FlatParameters, frozen: Iterable[Tensor], method: Algorithm) -> dict[str, str]:
     """What all workers must have in common."""
     return {
         "parameters": repr((flat.d, flat.dtype, [tuple(shape) for shape in flat.shapes])),
         "frozen parameters": digest(frozen),
-        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method)),
+        "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method.with_eta(1.0))),
     }
 
 

@@ -127,6 +127,12 @@ def reached(folder: Path) -> int:
     return int(_read_manifest(folder)[1]["t"])
 
 
+def belongs_to(folder: Path) -> tuple[str, list[int]]:
+    """The hash of the run that a checkpoint belongs to, and its workers."""
+    run, _, shards = _read_manifest(folder)
+    return run, sorted(i for group in shards.values() for i in group)
+
+
 def assign(folder: Path, run_hash: str) -> None:
     """Give a checkpoint to another run: to the same with more rounds."""
     _, counters, shards = _read_manifest(folder)
