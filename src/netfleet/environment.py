@@ -1,7 +1,10 @@
 """Where netfleet runs: as which process of a job, and whether in a notebook."""
 
+import importlib.util
 import os
 import sys
+
+from netfleet.errors import ConfigError
 
 
 def speaks() -> bool:
@@ -17,3 +20,10 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return type(shell).__name__ in ("ZMQInteractiveShell", "Shell")
+
+
+def need_packages(*names: str) -> None:
+    """Raise unless these packages, which only sites need, are installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"sites need {', '.join(missing)}, not installed here; pip install 'netfleet[sites]'")

@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from netfleet.cli.shared import add_authority, load_authority, need_packages
+from netfleet.cli.shared import add_authority, load_authority
+from netfleet.environment import need_packages
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from netfleet.cli.shared import need_packages
+from netfleet.environment import need_packages
 from netfleet.sites import LINGER
 
 

@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from netfleet.cli.shared import add_authority, add_set, load_authority, need_packages
+from netfleet.cli.shared import add_authority, add_set, load_authority
+from netfleet.environment import need_packages
 from netfleet.registry import make_importable
 
 

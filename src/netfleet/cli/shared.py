@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -108,13 +107,6 @@ def use_checkout(folder: str) -> None:
         raise ConfigError(f"this command needs a checkout of netfleet's repository, but {place}; {advice}")
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
-
-
-def need_packages(*names: str) -> None:
-    """Raise unless these packages, which only sites need, are installed."""
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"sites need {', '.join(missing)}, not installed here; pip install 'netfleet[sites]'")
 
 
 def silence_grpc() -> None:

@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from netfleet.cli.shared import need_packages, silence_grpc
+from netfleet.cli.shared import silence_grpc
+from netfleet.environment import need_packages
 from netfleet.errors import ConfigError, TransportError
 
 

@@ -13,6 +13,7 @@ the mini-batch, `(t, k, …)`, which methods that use one twice (DFedSAM) need.
 """
 
 from netfleet.optim.batches import Batches
+from netfleet.optim.join import JoinedSite, join
 from netfleet.optim.methods import (
     D2,
     DMSGD,
@@ -59,6 +60,7 @@ __all__ = [
     "Decentralized",
     "FedAvg",
     "GeneralizedFedAvg",
+    "JoinedSite",
     "MomentumTracking",
     "NetFleet",
     "ParallelSGD",
@@ -66,4 +68,5 @@ __all__ = [
     "ProxSkip",
     "QGDSGDm",
     "Scaffnew",
+    "join",
 ]

@@ -42,13 +42,13 @@ class Batches(Generic[Batch]):
     def __next__(self) -> Batch:
         if self.steps is not None and self.drawn >= self.steps:
             raise StopIteration
-        if self._resumed is not None:
-            _set_random_state(self._resumed)
-            self._resumed = None
         if self._optimizer is not None:
             self._optimizer.begin_round()
             if self._optimizer.finished:
                 raise StopIteration
+        if self._resumed is not None:  # by a load before, or by a site that has resumed just now
+            _set_random_state(self._resumed)
+            self._resumed = None
         batch = self._draw()
         self._position += 1
         self.drawn += 1
@@ -76,7 +76,7 @@ class Batches(Generic[Batch]):
             "epoch": self.epoch,
             "position": self._position,
             "random": self._random if self._batches is not None else None,
-            "random now": _random_state(),
+            "random now": _random_state() if self._resumed is None else self._resumed,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

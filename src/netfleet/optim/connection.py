@@ -21,6 +21,10 @@ class Connection(Protocol):
     def workers(self) -> int:
         """How many there are."""
 
+    @property
+    def rounds(self) -> int | None:
+        """How many rounds there are; None: until the loops end."""
+
     def adopt(self, method: Algorithm) -> Algorithm:
         """Check that the others can train with this method; returns the method to train with."""
 

@@ -1,13 +1,19 @@
 """What a loop keeps beside the method's state: a scheduler, its position in the data, the model's buffers, …"""
 
 import json
-from typing import Any, Protocol
+import weakref
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from netfleet.engines.job import LoopState
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.optim.batches import Batches
+
+if TYPE_CHECKING:
+    from netfleet.optim.loop_problem import Rates
 
 
 class Stateful(Protocol):
@@ -15,6 +21,28 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: Any, /) -> object: ...
+
+
+class OwnSettings:
+    """An optimizer's own: its parameter groups as a scheduler has set them, and the last rates."""
+
+    def __init__(self, optimizer: Optimizer, rates: "Rates") -> None:
+        self._optimizer, self._rates = weakref.ref(optimizer), rates
+
+    @property
+    def _groups(self) -> list[dict[str, Any]]:
+        optimizer = self._optimizer()
+        return [] if optimizer is None else optimizer.param_groups
+
+    def state_dict(self) -> dict[str, Any]:
+        groups = [{name: value for name, value in group.items() if name != "params"} for group in self._groups]
+        return {"groups": groups, "rates": asdict(self._rates)}
+
+    def load_state_dict(self, state: Any) -> None:
+        for group, saved in zip(self._groups, state["groups"], strict=True):
+            group.update(saved)
+        for name, value in state["rates"].items():
+            setattr(self._rates, name, value)
 
 
 class Kept:

@@ -12,6 +12,7 @@ from netfleet.engines.job import LoopState, Recorder, Snapshot
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
 from netfleet.optim.handover import Handover
+from netfleet.optim.kept import Kept
 from netfleet.optim.parameters import FlatParameters
 from netfleet.problems.base import Problem, Scores
 
@@ -49,6 +50,8 @@ class LoopProblem(Problem):
         self._asked = (-1, -1)
         #: Whether the loop can use a mini-batch twice, because the closure is told its name.
         self.repeats = False
+        #: What the loop keeps, among which may be the model.
+        self.kept: Kept | None = None
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -65,6 +68,11 @@ class LoopProblem(Problem):
             sizes = [b.numel() for b in self._statistics]
             for b, part in zip(self._statistics, torch.split(values[0], sizes), strict=True):
                 b.copy_(part.view_as(b))
+
+    def named_values(self) -> dict[str, Tensor]:
+        """The model by the names of its parameters and buffers, if the loop keeps it; else all parameters as `x`."""
+        model = None if self.kept is None else self.kept.model
+        return {"x": self._flat.x} if model is None else dict(model.state_dict())
 
     def sample(self, t: int, k: int) -> Sample:
         return Sample(t, k, 1)

@@ -28,7 +28,8 @@ from netfleet.optim import saving
 from netfleet.optim.connection import Connection
 from netfleet.optim.groups import rates_of, with_decay
 from netfleet.optim.handover import Ended
-from netfleet.optim.kept import Kept, Stateful
+from netfleet.optim.join import joined
+from netfleet.optim.kept import Kept, OwnSettings, Stateful
 from netfleet.optim.loop_problem import GradientAt, LoopProblem, Rates
 from netfleet.optim.parameters import FlatParameters, digest
 from netfleet.optim.ranks import Ranks
@@ -68,7 +69,7 @@ class Decentralized(torch.optim.Optimizer):
         self._complete, self.round = False, 0
         super().__init__(params, {"lr": given.step_size(0), **options})
         self._complete = True
-        self._connection: Connection = Ranks(group, topology, seed)
+        self._connection: Connection = joined() or Ranks(group, topology, seed)
         adopted = self._connection.adopt(given)
         self._rates = Rates(adopted.step_size(0), adopted.step_size(0))
         self._method = adopted.with_eta(self._rates)
@@ -79,7 +80,7 @@ class Decentralized(torch.optim.Optimizer):
         self._compare()
         self._flat.show(self._connection.common_start(self._flat.x))
         self._kept, self._buffers, self._seed = Kept(), list(buffers), seed
-        self._kept.add("parameter groups", _GroupSettings(self))
+        self._kept.add("optimizer", OwnSettings(self, self._rates))
         self._last_loss: object = None
         self._hook: RemovableHandle | None = None
         self._renew(0)
@@ -89,6 +90,7 @@ class Decentralized(torch.optim.Optimizer):
         self._close()
         connection = self._connection
         self._problem = LoopProblem(self._flat, self._buffers, connection.worker, connection.workers, self._seed)
+        self._problem.kept = self._kept
         weakref.finalize(self, self._problem.handover.close)
         self.round, self.finished = t, False
         self._wanted: Sample | None = None  # the mini-batch whose gradient the training waits for
@@ -208,7 +210,13 @@ class Decentralized(torch.optim.Optimizer):
         self.round = snapshot.t
         fields = dict(zip(snapshot.state._fields, snapshot.state, strict=True))
         self.state[_STATE] = {"t": self.round, "eta": self._rates.now, **fields}  # type: ignore[index]
-        self._hook = _before_forward(self)
+        if not self.finished and snapshot.loop is not None:  # a site resumes
+            self._kept.restore(snapshot.loop)
+        if not self.finished and self.round == self._connection.rounds:  # nothing follows: save, and end
+            self.state.pop(_STATE)  # type: ignore[call-overload]
+            self._answer(self._kept.state())
+        else:
+            self._hook = _before_forward(self)
 
     def _gradients(self) -> Tensor:
         groups = self.param_groups if self._local is None else []  # a local optimizer decays by itself
@@ -305,26 +313,6 @@ class Decentralized(torch.optim.Optimizer):
             self._flat.show(own["x"][0])
             self.state[_STATE] = own  # type: ignore[index]
         self._renew(own.get("t", 0))
-
-
-class _GroupSettings:
-    """The settings of an optimizer's parameter groups, which a scheduler changes, and the rate of the last round."""
-
-    def __init__(self, optimizer: Decentralized) -> None:
-        self._optimizer = weakref.ref(optimizer)
-
-    def state_dict(self) -> dict[str, Any]:
-        optimizer = self._optimizer()
-        assert optimizer is not None
-        groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        return {"groups": groups, "rate": optimizer._rates.now}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        optimizer = self._optimizer()
-        assert optimizer is not None
-        for group, saved in zip(optimizer.param_groups, state["groups"], strict=True):
-            group.update(saved)
-        optimizer._rates.now = state["rate"]
 
 
 def _facts(flat: FlatParameters, frozen: Iterable[Tensor], method: Algorithm) -> dict[str, str]:

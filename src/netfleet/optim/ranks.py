@@ -38,6 +38,7 @@ class Ranks:
                 f"the topology has {self.topology.m} workers, the group {self.workers} ranks; make them agree"
             )
         self._network: Network | None = None
+        self.rounds: int | None = None
 
     def adopt(self, method: Algorithm) -> Algorithm:
         self._network = network_for(method, self.topology, self._seed)
