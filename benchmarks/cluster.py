@@ -24,9 +24,10 @@ from benchmarks.processes import output
 from benchmarks.setting import ETA, PAPER, QUICK, TINY, Setting, method, network, rounds_on
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.data.tensors import only
-from netfleet.engines.distributed import ProcessGroup, RowExchange, host_on, joined
+from netfleet.engines.distributed import ProcessGroup, RowExchange, host_on
 from netfleet.engines.host import Tag
 from netfleet.engines.job import Job
+from netfleet.engines.ranks import joined
 from netfleet.files import write_atomically
 from netfleet.optim import Decentralized
 from netfleet.problems import Quadratics

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from netfleet.runs.results import Results
     from netfleet.topology.topology import Topology, make_topology
 
+__version__ = "0.1.0"  # the package's metadata and `netfleet --version` take it from here
 __all__ = [
     "ALGORITHMS",
     "Algorithm",

@@ -17,6 +17,8 @@ class NetfleetError(Exception):
 
     #: On a cluster: whether every rank has this error, so that one of them speaks for all.
     shared = False
+    #: With which a command, or a rank with a script of its own, ends.
+    exit_code = 2
 
 
 class ConfigError(NetfleetError, ValueError):
@@ -49,6 +51,12 @@ class FrameError(TransportError):
 
 class EngineError(NetfleetError):
     """A process that helps with the computation failed or died."""
+
+
+class StoppedError(NetfleetError):
+    """A job on a cluster that a signal has stopped after a checkpoint; it can be resumed."""
+
+    exit_code = 75  # sysexits.h: a temporary failure, try again
 
 
 class DivergedError(NetfleetError, ArithmeticError):

@@ -14,8 +14,9 @@ import torch.distributed as dist
 from netfleet import Algorithm, ConfigError, Problem, make_topology
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.build import make_algorithm
-from netfleet.engines.distributed import ProcessGroup, joined, run_distributed
+from netfleet.engines.distributed import ProcessGroup, run_distributed
 from netfleet.engines.job import Job
+from netfleet.engines.ranks import joined
 from netfleet.optim import Decentralized
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import network_for

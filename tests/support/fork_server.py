@@ -38,7 +38,7 @@ class ForkedPython:
         files, environment = [str(path) for path in self._said], {**os.environ, **(more or {})}
         self._process = SERVER.Process(target=_run, args=(list(arguments), environment, os.getcwd(), files))
         self._process.start()
-        self.kill = self._process.kill
+        self.kill, self.pid = self._process.kill, self._process.pid or 0
 
     def running(self) -> bool:
         return self._process.exitcode is None

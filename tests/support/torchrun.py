@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
 
+from netfleet import load_experiment
+from netfleet.runs import checkpoint
 from support.fork_server import ForkedPython
 
 
@@ -23,6 +29,22 @@ def start(arguments: list[str], ranks: int) -> list[ForkedPython]:
 def finish(processes: list[ForkedPython]) -> list[tuple[int, str, str]]:
     """Exit code, output and errors of each."""
     return [process.wait() for process in processes]
+
+
+def until(happened: Callable[[], bool], running: Callable[[], bool]) -> None:
+    """Wait until something happened in a process, or the process has ended."""
+    for _ in range(1200):
+        if happened() or not running():
+            return
+        time.sleep(0.05)
+
+
+def shorten(file: Path, rounds: str, folder: Path) -> None:
+    """Make a run that was stopped one of fewer rounds; `rounds` is an override such as "rounds=80"."""
+    (run,) = load_experiment(file, [rounds]).runs()
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(about | {"hash": run.hash, "config": run.config}))
+    checkpoint.assign(folder, run.hash)
 
 
 EXPERIMENT = """

@@ -1,12 +1,10 @@
 """The command line: one module per command, which imports what it needs when it runs, so that `--help` is quick."""
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from types import ModuleType
 
+import netfleet
 from netfleet.cli import (
     admit,
     algorithms,
@@ -29,6 +27,7 @@ from netfleet.cli.output import outliving_readers
 from netfleet.cli.shared import interrupted
 from netfleet.environment import speaks
 from netfleet.errors import NetfleetError
+from netfleet.exit_codes import announce
 
 #: A module's name is its command, its docstring the command's help; `add` adds the options and `run` runs it.
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
@@ -39,7 +38,7 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 done, 1 a run diverged or differs, 2 bad input, 130 interrupted.
+    """Run a command and return its exit code (`netfleet.exit_codes`).
 
     A command whose output nobody reads any more (`| head`) goes on quietly to its end: it may be training.
     """
@@ -52,9 +51,8 @@ def _run(options: argparse.Namespace) -> int:
         return int(options.command(options))
     except NetfleetError as error:
         if speaks() or not error.shared:
-            rank = f"rank {os.environ.get('RANK', '?')}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
-            print(f"netfleet: error: {rank}{error}", file=sys.stderr)
-        return 2
+            announce(error)
+        return error.exit_code
     except KeyboardInterrupt:
         return interrupted()
 
@@ -70,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=words,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"netfleet {version('netfleet')}")
+    parser.add_argument("--version", action="version", version=f"netfleet {netfleet.__version__}")
     commands = parser.add_subparsers(required=True, prog="netfleet", metavar="COMMAND", help=argparse.SUPPRESS)
     for module in (module for group in GROUPS.values() for module in group):
         command = commands.add_parser(_name(module), description=module.__doc__)

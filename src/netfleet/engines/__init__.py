@@ -33,7 +33,7 @@ def processes(kind: str, device: str) -> AbstractContextManager[None]:
     """Within this, the process is a rank of the cluster if the engine needs one."""
     if kind != "distributed":
         return nullcontext()
-    from netfleet.engines.distributed import joined
+    from netfleet.engines.ranks import joined
 
     return joined(device)
 

@@ -6,11 +6,8 @@ WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 """
 
 import json
-import os
-import re
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -23,83 +20,16 @@ from netfleet.engines.host import Content, PartialHost, Tag, needed, refuse_memo
 from netfleet.engines.job import Job, Snapshot
 from netfleet.engines.loop import train
 from netfleet.engines.placement import Placement, place_on
+from netfleet.engines.ranks import reaching
 from netfleet.engines.row_blocks import RowBlocks
-from netfleet.errors import ConfigError, EngineError, NetfleetError, TransportError
+from netfleet.engines.stopping import REQUEST, StoppableRecorder
+from netfleet.errors import ConfigError, NetfleetError
 from netfleet.problems.base import Problem
 from netfleet.topology.network import Network
 
 T = TypeVar("T")
 #: Bytes of a worker's message above which it is sent in parts.
 CHUNK = 4 << 20
-
-
-@contextmanager
-def joined(device: str = "cpu") -> Iterator[None]:
-    """Within this, the process is a rank of the job that torchrun started."""
-    if not dist.is_available():
-        raise ConfigError("this torch is built without torch.distributed; install one that has it")
-    if dist.is_initialized():  # by the script that calls this
-        yield
-        return
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise ConfigError(
-            f'engine "distributed" needs processes that torchrun starts, but {", ".join(missing)} is not set; start '
-            f"it with: torchrun --nproc-per-node 2 -m netfleet run FILE.toml --engine distributed"
-        )
-    backend = "gloo"
-    if device.startswith("cuda"):
-        if not torch.cuda.is_available():
-            raise ConfigError(f'device {device!r} cannot be used here: torch finds no GPU; use device = "cpu"')
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        backend = "cpu:gloo,cuda:nccl"
-    with _reaching("the other ranks"):
-        dist.init_process_group(backend)
-    before = signal.signal(signal.SIGTERM, _stop)
-    try:
-        yield
-        _leave_together()
-    except TransportError as error:
-        raise TransportError(f"{error}. {_AGAIN}") from None
-    except NetfleetError as error:
-        if error.shared:
-            _leave_together()
-        raise
-    finally:
-        dist.destroy_process_group()
-        signal.signal(signal.SIGTERM, before)
-
-
-def _leave_together() -> None:
-    """Wait for all ranks: one that leaves while another waits for its message would make that one fail."""
-    with _reaching("the other ranks"):
-        dist.barrier()
-
-
-_AGAIN = "Start the same command again with --resume to resume from the last checkpoint"
-
-
-def _stop(number: int, frame: object) -> None:
-    raise EngineError(f"stopped by SIGTERM, which torchrun sends to all when one has died: see its report. {_AGAIN}")
-
-
-#: Words in the errors, of no particular type, that torch raises when other ranks are gone.
-_GONE = re.compile(r"connection|socket|peer|timed? ?out|closed|reset|refused|unreachable|broken pipe", re.IGNORECASE)
-
-
-@contextmanager
-def _reaching(whom: str) -> Iterator[None]:
-    """Raise a TransportError where torch's error says that other ranks are gone; pass on all other errors."""
-    try:
-        yield
-    except (RuntimeError, ValueError) as error:
-        if not isinstance(error, dist.DistError) and not _GONE.search(str(error)):
-            raise
-        reason = re.sub(r"^\[[^]]*\] *", "", str(error).strip()).split("\n")[0].split(". ")[0]
-        raise TransportError(
-            f"rank {os.environ.get('RANK', '?')} cannot reach {whom}: a process has died or a connection was "
-            f"lost ({reason})"
-        ) from None
 
 
 class ProcessGroup:
@@ -124,13 +54,13 @@ class ProcessGroup:
 
     def total(self, rows: Tensor) -> Tensor:
         total = rows.sum(dim=0)
-        with _reaching("the other ranks"):
+        with reaching("another rank"):
             dist.all_reduce(total, group=self.group)
         return total
 
     def gather(self, rows: Tensor, workers: Sequence[int]) -> Tensor:
         most = torch.tensor(len(rows))
-        with _reaching("the other ranks"):
+        with reaching("another rank"):
             dist.all_reduce(most, op=dist.ReduceOp.MAX, group=self.group)
         ids = torch.full((int(most),), -1)
         ids[: len(rows)] = torch.tensor(list(workers))
@@ -142,7 +72,7 @@ class ProcessGroup:
 
     def _all(self, values: Tensor) -> list[Tensor]:
         parts = [torch.empty_like(values) for _ in range(self.size)]
-        with _reaching("the other ranks"):
+        with reaching("another rank"):
             dist.all_gather(parts, values, group=self.group)
         return parts
 
@@ -168,7 +98,7 @@ class ProcessGroup:
         """Rank 0's table, on all ranks."""
         text = torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)
         size, root = torch.tensor(len(text)), self.global_rank(0)
-        with _reaching("rank 0"):
+        with reaching("rank 0"):
             dist.broadcast(size, root, group=self.group)
             text = text if self.keeps_record else torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(text, root, group=self.group)
@@ -178,7 +108,7 @@ class ProcessGroup:
     def from_first(self, values: Tensor) -> Tensor:
         """Rank 0's values, on all ranks."""
         values = values.clone()
-        with _reaching("rank 0"):
+        with reaching("rank 0"):
             dist.broadcast(values, self.global_rank(0), group=self.group)
         return values
 
@@ -219,12 +149,15 @@ class RowExchange:
         if not ops:
             return
         group = self.ranks.group
-        with _reaching("a neighbour"):
-            if stack.is_cuda:  # NCCL needs all operations in one batch; with Gloo a batch only costs time
-                started = dist.batch_isend_irecv([dist.P2POp(act, rows, rank, group) for act, rows, rank in ops])
-            else:
-                started = [act(rows, rank, group) for act, rows, rank in ops]
-            for work in started:
+        if stack.is_cuda:  # NCCL needs all operations in one batch; with Gloo a batch only costs time
+            with reaching("a neighbour"):
+                for work in dist.batch_isend_irecv([dist.P2POp(act, rows, rank, group) for act, rows, rank in ops]):
+                    work.wait()
+            return
+        with reaching("a neighbour"):
+            started = [(rank, act(rows, rank, group)) for act, rows, rank in ops]
+        for rank, work in started:
+            with reaching(f"rank {rank}"):
                 work.wait()
 
     def routes(self, t: int, need: Sequence[int]) -> list[Route]:
@@ -249,7 +182,8 @@ def run_distributed(job: Job, *, ranks: ProcessGroup) -> Snapshot:
     refuse_memory(job.network)
     with one_intra_op_thread():
         host, _ = host_on(ranks, job.problem, job.network, job.threads or available_threads())
-        return train(host, job)
+        with REQUEST.waits_for_the_round():
+            return train(host, replace(job, recorder=StoppableRecorder(job, REQUEST)))
 
 
 def host_on(ranks: ProcessGroup, problem: Problem, network: Network, threads: int) -> tuple[PartialHost, RowExchange]:

@@ -23,6 +23,7 @@ from netfleet.algorithms.local import LocalSpec, make_local, with_local
 from netfleet.algorithms.outer import with_outer
 from netfleet.engines.job import LoopState, Snapshot
 from netfleet.errors import ConfigError
+from netfleet.exit_codes import ExitsOnRefusal
 from netfleet.gradients.paths import Sample
 from netfleet.optim import saving
 from netfleet.optim.connection import Connection
@@ -40,7 +41,7 @@ Closure = Callable[..., Any]
 _STATE = "netfleet"  # the key of all that is not a parameter's own
 
 
-class Decentralized(torch.optim.Optimizer):
+class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
     """A method over the ranks of a process group, or over the sites of a plan; `lr` is its η.
 
     Each `step()` hands in the gradients in `.grad`, releases them, and is one local step; after K of them the round

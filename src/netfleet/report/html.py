@@ -15,6 +15,7 @@ import numpy.typing as npt
 from matplotlib.figure import Figure
 from PIL import Image
 
+import netfleet
 from netfleet.files import write_atomically
 from netfleet.report import plots, table
 from netfleet.report.graph import draw_topology
@@ -26,7 +27,7 @@ from netfleet.runs.history import History, group, has
 from netfleet.topology.topology import Topology
 
 Table = Mapping[str, Any]  # of an experiment file
-PACKAGES = ("netfleet", "torch", "numpy", "scipy", "networkx", "matplotlib")
+PACKAGES = ("torch", "numpy", "scipy", "networkx", "matplotlib")
 LARGE = 300_000  # bytes of SVG above which a PNG is smaller
 LONG = 100  # letters of a specification above which only its kind is shown; the whole config is at the report's end
 MANY_LINKS = 2000  # from which a graph is drawn as PNG
@@ -73,7 +74,11 @@ def write_report(
         runs=histories,
         hash=config_hash([history.hash for history in histories]),
         config_text=config_text,
-        versions=[("Python", platform.python_version()), *((name, metadata.version(name)) for name in PACKAGES)],
+        versions=[
+            ("Python", platform.python_version()),
+            ("netfleet", netfleet.__version__),
+            *((name, metadata.version(name)) for name in PACKAGES),
+        ],
     )
     write_atomically(Path(path), lambda file: file.write(page.encode()))
 

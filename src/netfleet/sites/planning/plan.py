@@ -14,11 +14,11 @@ import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.metadata import version
 from pathlib import Path
 
 import tomli_w
 
+import netfleet
 from netfleet.algorithms.base import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.data.csv_files import plan_data
@@ -200,7 +200,7 @@ def _plan_toml(plan: Plan) -> bytes:
     shared = ("digests", "run", "patience")
     sites = [{k: v for k, v in asdict(site).items() if k not in shared} for site in plan.sites]
     table = {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience}
-    return _toml(table, _PLAN_HEAD.format(version=version("netfleet")))
+    return _toml(table, _PLAN_HEAD.format(version=netfleet.__version__))
 
 
 def start_command(experiment: Experiment, name: str) -> str:
@@ -211,7 +211,7 @@ def start_command(experiment: Experiment, name: str) -> str:
 
 
 def _site_files(site: Site, node: NodeEntry, experiment: bytes, authority: Authority, days: int, start: str) -> Files:
-    head = _SITE_HEAD.format(name=site.name, version=version("netfleet"), start=start)
+    head = _SITE_HEAD.format(name=site.name, version=netfleet.__version__, start=start)
     own = _credentials(authority, site.name, node.dialled.host, days, node.request)
     return {SITE_FILE: _toml(asdict(site), head), EXPERIMENT_FILE: experiment, **own}
 
