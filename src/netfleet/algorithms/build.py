@@ -12,7 +12,6 @@ from netfleet.algorithms.outer import OUTER, Nesterov, Outer, with_outer
 from netfleet.algorithms.schedules import as_schedule, as_table, resolve
 from netfleet.registry import Registry, Spec, check_type, parameters, path_of, split
 
-
 #: Tables in an algorithm's table that say what is put around the method, in this order.
 WRAPPERS = ("local", "outer", "compress")
 
