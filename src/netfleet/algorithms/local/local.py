@@ -11,8 +11,8 @@ kin) take the distance for η times a gradient. That holds for SGD, and in the l
 1 / (1 − β) times as far (its gain); other classes are rejected for these methods, because their distance says
 nothing about the size of the gradient.
 
-On a graph these methods bound the momentum. Without gradients, a round with corrections refreshed by b (1 − β) (x − W x)
-/ η, where b is the method's `correction_step` (LED: 1/K), is stable for every eigenvalue of W up to 1 while
+On a graph these methods bound the momentum. Without gradients, a round that adds b (1 − β) (x − W x) / η to the
+correction, where b is the method's `correction_step` (LED: 1/K), is stable for every eigenvalue of W up to 1 while
 
     1 − β ≥ b β (heavy ball),  1 − β ≥ b β² (Nesterov)                            (1)
 
