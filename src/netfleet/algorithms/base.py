@@ -116,6 +116,8 @@ class Algorithm(ABC):
     - `exact_with` if it reaches the optimum of heterogeneous objectives with a fixed step size: "any" if its correction
       is learned from gradients, which holds whatever the local optimizer makes of them; "linear" if only where the
       local optimizer is linear, as momentum is.
+    - `correction_step` if a correction is learned from x − W x: which part of it, per local step. On a graph it limits
+      the momentum of a local optimizer.
     - `exchanges_models = True` if a round has one exchange, its first argument is the models, and nothing is learned
       from x − W x. Then an outer step can take the place of averaging.
     - `server = True` if a server averages the models. `mix` is then the exact average over the workers that take part
@@ -143,6 +145,7 @@ class Algorithm(ABC):
     uses_step: ClassVar[bool] = False
     exact_with: ClassVar[Literal["any", "linear", "none"]] = "none"
     exchanges_models: ClassVar[bool] = False
+    correction_step: ClassVar[float] = 0.0
     title: ClassVar[str] = ""
     #: What its paper's convergence theorem asks of the difference between the workers' data.
     assumes: ClassVar[str] = "none stated"

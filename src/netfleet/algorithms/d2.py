@@ -35,6 +35,7 @@ class D2(Algorithm):
     title = "D²"
     uses_step = True
     exact_with = "linear"
+    correction_step = 1.0
     divides_by_eta = True
     sums_differences = True
     least_eigenvalue = -1 / 3

@@ -74,6 +74,10 @@ class LED(Algorithm):
         """Below it the correction overshoots, whatever the step size."""
         return (self.K * self._beta - 2) / (self.K * self._beta + 2)
 
+    @property
+    def correction_step(self) -> float:  # type: ignore[override]
+        return self._beta
+
     def remedy(self, least: float) -> str:
         """Where beta was given, it is what to change."""
         if self.beta is None:

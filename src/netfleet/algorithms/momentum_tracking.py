@@ -30,6 +30,7 @@ class MomentumTracking(Algorithm):
     beta: Momentum = 0.9
 
     title = "Momentum Tracking"
+    exact_with = "linear"
     exchanges_models = True
     conserves = Conserved("y", 1)
     assumes = "none"

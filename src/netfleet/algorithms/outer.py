@@ -13,8 +13,9 @@
 
 On the exact average this is DiLoCo, where W start = start. On a graph both start and Δ are sent, so a message has one
 vector more. NoLoCo is its kin: it averages with one random other worker, and has a term in the momentum that pulls the
-models together, which W does here. With rate = 1 and μ = 0, (3) is W x. At the fixed point ΣΔ = 0, as with averaging, so a method that tracks
-gradients stays exact. Methods that learn from x − W x or send differences themselves are rejected.
+models together, which W does here. With rate = 1 and μ = 0, (3) is W x. At the fixed point ΣΔ = 0, as with averaging,
+so a method that tracks gradients stays exact. Methods that learn from x − W x or send differences themselves are
+rejected.
 """
 
 from dataclasses import dataclass

@@ -45,6 +45,11 @@ class ProxSkip(LED):
         """Below it the second moment grows, because the number of steps is random."""
         return -1 / (2 * self.K + 1)
 
+    @property
+    def correction_step(self) -> float:  # type: ignore[override]
+        """Where the second moment grows, found as `least_eigenvalue` is: 2K / (K + 1) times that of LED."""
+        return 2 / (self.K + 1)
+
     def steps(self, f: Problem, t: int) -> int:
         """How often the coin is thrown in round t until it says to communicate."""
         return int(randomness.generator("proxskip", f.seed, t).geometric(1 / self.K))

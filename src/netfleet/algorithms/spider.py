@@ -30,6 +30,7 @@ class SPIDER(Algorithm):
 
     server = True
     title = "SPIDER"
+    exact_with = "linear"
     assumes = "none"
     citation = """@inproceedings{fang2018spider,
   title     = {{SPIDER}: Near-Optimal Non-Convex Optimization via Stochastic Path-Integrated Differential Estimator},

@@ -11,7 +11,7 @@ from netfleet.algorithms.base import Algorithm
 from netfleet.algorithms.schedules import Schedule, StepSize
 
 _TAKEN_OVER: tuple[str, ...] = ("eta", "title", "server", "divides_by_eta", "sums_differences", "conserves")
-_TAKEN_OVER += ("least_eigenvalue", "uses_step", "exact_with", "exchanges_models", "assumes")
+_TAKEN_OVER += ("least_eigenvalue", "correction_step", "uses_step", "exact_with", "exchanges_models", "assumes")
 #: Parameters that engines and theory ask a method for, where it has them.
 _PARAMETERS = ("K", "participation")
 

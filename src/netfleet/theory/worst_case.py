@@ -164,5 +164,8 @@ class LinearRound:
         self.calls.append(x.clone())
         return self.A * x + self.offset + self.noise[len(self.calls) - 1]
 
+    def step(self, x: Tensor, direction: Tensor, eta: float) -> None:
+        x.sub_(direction, alpha=eta)
+
     def _map(self, columns: Tensor) -> _Map:
         return _Map(*np.split(columns.numpy(), [self.size], axis=1))

@@ -10,8 +10,17 @@ A method stays exact on heterogeneous objectives if its corrections are learned 
 kin) take the distance for η times a gradient. That holds for SGD, and in the long run for momentum β, which moves
 1 / (1 − β) times as far (its gain); other classes are rejected for these methods, because their distance says
 nothing about the size of the gradient.
+
+On a graph these methods bound the momentum. Without gradients, a round that adds b (1 − β) (x − W x) / η to the
+correction, where b is the method's `correction_step` (LED: 1/K), is stable for every eigenvalue of W up to 1 while
+
+    1 − β ≥ b β (heavy ball),  1 − β ≥ b β² (Nesterov)                            (1)
+
+as the eigenvalues of the matrix of a round show: LED with K = 10 takes β up to 10/11, D² up to 1/2. Beyond it models
+that agree slowly are thrown apart, whatever the step size. On the exact average there is no such bound.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -44,8 +53,22 @@ class Local(Wrapper):
                 f"says nothing about the gradients; use momentum or nesterov, or a method that learns from gradients "
                 f"(k-gt, net-fleet, periodical-gt, gt-sgd)"
             )
+        if self.method.divides_by_eta and not self.method.server:
+            self._check_momentum()
         names = ["local_count", *map(field_name, self.local.found.keys)]
-        self._describe(names, title=f"{title}, {self.local.name}")
+        self._describe(names, title=f"{title}, {self.local.name}", uses_step=False)
+
+    def _check_momentum(self) -> None:
+        """Eq. (1)."""
+        beta, b = float(self.local.options["momentum"]), self.method.correction_step  # type: ignore[arg-type]
+        nesterov = bool(self.local.options["nesterov"])
+        if b and 1 - beta < b * beta ** (2 if nesterov else 1):
+            most = (math.sqrt(1 + 4 * b) - 1) / (2 * b) if nesterov else 1 / (1 + b)
+            raise ConfigError(
+                f"local: {self.method.title} diverges with momentum {beta:g}, whatever the step size, because its "
+                f"correction changes faster than such a momentum; use momentum = {math.floor(100 * most) / 100:g} or "
+                f"less, a larger K, or a method that learns from gradients (k-gt, net-fleet)"
+            )
 
     @property
     def gain(self) -> float:
