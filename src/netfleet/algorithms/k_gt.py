@@ -68,6 +68,7 @@ class KGT(Algorithm):
             direction = f.grad(x, f.sample(t, k)) + c
             f.step(x, direction, eta)  # eq. (1)
             z.add_(direction, alpha=1 / self.K)  # eq. (2)
+            del direction  # its memory is the next gradient's
         if start is not None:
             x.sub_(start).mul_(self.eta_s).add_(start)  # eq. (3)
         return self.State(x, c, z)

@@ -59,9 +59,11 @@ class NetFleet(Algorithm):
         eta = self.step_size(t)
         x, y = mix(s.x, s.y)  # line 4
         f.step(x, s.y, eta)  # line 5
-        g = f.grad(x, f.sample(t, 1))  # line 6
-        y.add_(g).sub_(s.g)  # line 7
+        before = s.g
         del s
+        g = f.grad(x, f.sample(t, 1))  # line 6
+        y.add_(g).sub_(before)  # line 7
+        del before
         for k in range(1, self.K):  # line 8
             f.step(x, y, eta)  # line 9
             g_next = f.grad(x, f.sample(t, k + 1))  # line 10

@@ -84,7 +84,9 @@ class Handover(Generic[Question, Answer]):
         return asked
 
     def close(self) -> None:
-        """End a training that waits for an answer."""
+        """End a training that waits for an answer, and its thread: one that Python ends at exit would abort it."""
         if self._thread is not None and not self._over:
             self._over = True
             self._answers.put(_Stop)
+            if self._thread is not threading.current_thread():
+                self._thread.join()

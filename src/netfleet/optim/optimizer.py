@@ -77,6 +77,8 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         everything = [p for group in self.param_groups for p in group["params"]]
         self._requires_grad = [p.requires_grad for p in everything]
         self._flat = FlatParameters([p for p in everything if p.requires_grad])
+        if self._local is None:
+            self._flat.note_used()
         self._facts = _facts(self._flat, [p for p in everything if not p.requires_grad], adopted)
         self._compare()
         self._flat.show(self._connection.common_start(self._flat.x))
@@ -141,6 +143,11 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._answer(self._gradients())
         return None
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients; those of trained parameters become zeros, since they share one vector."""
+        super().zero_grad(set_to_none)
+        self._flat.clear_gradients()
+
     def _whole_round(self, closure: Closure) -> Any:
         named, goal, losses = _takes_an_argument(closure), self.round + 1, list[object]()
         self._problem.repeats = named
@@ -202,6 +209,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         question = self._problem.handover.go(answer)
         if isinstance(question, GradientAt):
             self._flat.show(question.x)
+            self._flat.offer_gradients()
             self._wanted = question.sample
             return
         self.finished = isinstance(question, Ended)

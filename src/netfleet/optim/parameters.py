@@ -2,7 +2,7 @@
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -15,10 +15,12 @@ class FlatParameters:
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         _check(parameters)
+        self._used: set[int] = set()  # parameters that a backward pass has reached
         self.parameters = list(parameters)
         self.dtype, self.device = parameters[0].dtype, parameters[0].device
         self.sizes = [p.numel() for p in parameters]
         self.shapes = tuple(p.shape for p in parameters)
+        self._row: Tensor | None = None  # of the gradients that are awaited
         self.x = torch.empty(0)
         self.show(torch.cat([p.detach().flatten() for p in parameters]))
 
@@ -35,19 +37,49 @@ class FlatParameters:
                 p.data.copy_(part.view(p.shape))
         self.x = x
 
+    def note_used(self) -> None:
+        """Tell parameters with a gradient of 0 from those that are not used, as weight decay must."""
+        used = self._used
+        for p in self.parameters:
+            p.register_post_accumulate_grad_hook(lambda reached: used.add(id(reached)))
+
+    def offer_gradients(self) -> None:
+        """Let the next gradients be added up in one new row: each `.grad` is a view of it."""
+        self._row = torch.zeros(1, self.d, dtype=self.dtype, device=self.device)
+        self._version = self._row._version
+        for p, part in self._parts():
+            p.grad = part
+
+    def clear_gradients(self) -> None:
+        """As after `offer_gradients`; nothing is written if nothing was."""
+        if self._row is not None:
+            if self._row._version != self._version:
+                self._row.zero_()
+                self._version = self._row._version
+            for p, part in self._parts():
+                p.grad = part
+
     def take_gradients(self, decays: Sequence[float]) -> Tensor:
-        """The gradients as one row, `[1, d]`, with weight decay added; each `.grad` is released at once."""
-        row = torch.empty(1, self.d, dtype=self.dtype, device=self.device)
-        for p, part, decay in zip(self.parameters, torch.split(row[0], self.sizes), decays, strict=True):
-            if p.grad is None:  # unused: neither trained nor decayed, as elsewhere in torch.optim
+        """The gradients as one row, `[1, d]`, with weight decay added; then there are none any more."""
+        assert self._row is not None
+        for (p, part), decay in zip(self._parts(), decays, strict=True):
+            own = p.grad is not None and not p.grad.is_sparse and p.grad.data_ptr() == part.data_ptr()
+            if p.grad is None:
                 part.zero_()
-                continue
-            place = part.view(p.shape)
-            place.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
-            if decay:
-                place.add_(p.detach(), alpha=decay)
+            elif not own:  # the loop has put another one there
+                part.copy_(p.grad.to_dense() if p.grad.is_sparse else p.grad)
+            if decay and ((p.grad is not None and not own) or id(p) in self._used):  # as elsewhere in torch.optim
+                part.add_(p.detach(), alpha=decay)
             p.grad = None
+        self._used.clear()
+        row, self._row = self._row, None
         return row
+
+    def _parts(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each parameter, and its part of the row of gradients in its shape."""
+        assert self._row is not None
+        for p, part in zip(self.parameters, torch.split(self._row[0], self.sizes), strict=True):
+            yield p, part.view(p.shape)
 
 
 def _check(parameters: Sequence[Tensor]) -> None:

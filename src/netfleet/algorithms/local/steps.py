@@ -161,6 +161,7 @@ class _Batch:
             self._create(views)
         for p, view, move in zip(self._tensors, views, moves, strict=True):
             p.data, p.grad = view, move
+        del moves
         for group in self._torch.param_groups:
             group["lr"] = eta * group["rate"]
         with torch.no_grad():
@@ -207,6 +208,9 @@ class _Batch:
         if self._taken:
             self._store()
             self._steps.count[self._rows] += self._taken
+            self._torch.state.clear()  # a torch optimizer refers to itself, and would keep all this for a while
+            for p in self._tensors:
+                p.data, p.grad = torch.empty(0), None
 
     def _store(self) -> None:
         keys = self._steps.local.found.keys
