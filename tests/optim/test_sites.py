@@ -87,7 +87,7 @@ def test_two_loops_that_do_not_fit_both_say_so(tmp_path: Path, settings: dict[st
         sites.start_loop("s1", **settings)
         assert sites.wait() == {"s0": 2, "s1": 2}
         for name, other in (("s0", "s1"), ("s1", "s0")):
-            assert f"netfleet: error: {other} has other {what} than this site" in sites.tail(name)
+            assert f"netfleet: error: {what} of {other} and of this site differ" in sites.tail(name)
             assert not list((sites.folder / name / "run").glob("checkpoint*"))
 
 

@@ -16,6 +16,7 @@ from netfleet.engines.loop import Counted, advance, begin, diverged
 from netfleet.engines.simulator import Simulator
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import network_for
+from netfleet.runs.own_loop import check_own_loop
 from netfleet.topology.faults import Faults, Unreliable
 
 GRAPHS = {"random matching": "random-matching", "one-peer hypercube": "one-peer-hypercube"}  # others: a ring
