@@ -25,30 +25,30 @@ from support.site_loops import LOOPS, SITE_LOOP, LoopProcesses, loop_processes
 from support.site_processes import ACCIDENTS, SiteProcesses, arm, plan_sites
 from support.site_settings import QUADRATICS
 
-CHAOS: dict[str, Any] = {**SITE_LOOP, "rounds": 40}
+CHAOS: dict[str, Any] = {**SITE_LOOP, "rounds": 30}
 TWO: dict[str, Any] = {**SITE_LOOP, "topology": {"kind": "path", "weights": "metropolis"}}
-KILLS = 20
+KILLS = 10
 
 
-def trained(folder: Path) -> LoopProcesses:
-    with loop_processes(folder, CHAOS, 3) as sites:
+def trained(folder: Path, table: dict[str, Any], led: int) -> LoopProcesses:
+    with loop_processes(folder, table, 3) as sites:
         for name in sites.names:
-            sites.start_loop(name)
+            sites.start_loop(name, led=led)
         assert set(sites.wait().values()) == {0}, "\n".join(map(sites.tail, sites.names))
         return sites
 
 
-def kill_at_random(sites: LoopProcesses, dice: random.Random) -> int:
+def kill_at_random(sites: LoopProcesses, dice: random.Random, led: int) -> int:
     """Kill the loops of sites, also while they write, until all are done; how often."""
     targets = sorted(dice.randint(0, CHAOS["rounds"] - 2) for _ in range(KILLS))
     killed = 0
     for name in sites.names:
-        sites.start_loop(name)
+        sites.start_loop(name, led=led)
     while any(process.exitcode != 0 for process in sites.running.values()):
         for name, process in list(sites.running.items()):
             assert process.exitcode in (None, 0, -9), sites.tail(name)
             if process.exitcode == -9:
-                sites.start_loop(name)
+                sites.start_loop(name, led=led)
         victim = dice.choice(sites.names)
         if targets and sites.round(victim) >= targets[0] and sites.running[victim].exitcode is None:
             targets.pop(0)
@@ -56,17 +56,19 @@ def kill_at_random(sites: LoopProcesses, dice: random.Random) -> int:
             time.sleep(dice.uniform(0, 0.05))
             sites.kill(victim)
             accident = functools.partial(arm, dice.choice(ACCIDENTS), dice.randint(1, 6))
-            sites.start_loop(victim, before=accident if dice.random() < 0.3 else None)
+            sites.start_loop(victim, led=led, before=accident if dice.random() < 0.3 else None)
         time.sleep(0.01)
     assert not targets
     return killed
 
 
 @pytest.mark.slow
-def test_a_loop_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    undisturbed = trained(tmp_path / "undisturbed")
-    with loop_processes(tmp_path / "chaos", CHAOS, 3) as chaos:
-        assert kill_at_random(chaos, random.Random(22)) == KILLS
+@pytest.mark.parametrize("led", [0, 1], ids=["K-GT with AdamW", "LED, which needs the last round's rate"])
+def test_a_loop_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_path: Path, led: int) -> None:
+    table = CHAOS | ({"algorithms": [{"kind": "led", "K": 3}]} if led else {})
+    undisturbed = trained(tmp_path / "undisturbed", table, led)
+    with loop_processes(tmp_path / "chaos", table, 3) as chaos:
+        assert kill_at_random(chaos, random.Random(22), led) == KILLS
         for name in undisturbed.names:
             assert chaos.history(name) == undisturbed.history(name)
             for kind in (SiteProcesses.model, SiteProcesses.state):
@@ -96,6 +98,7 @@ def site(folder: Path, table: dict[str, Any] = SITE_LOOP) -> Path:
     return folder / "plan" / "s0"
 
 
+@pytest.mark.slow
 def test_a_script_that_is_refused_ends_with_a_sentence_and_exit_code_2(tmp_path: Path) -> None:
     folder = site(tmp_path)
     command = [sys.executable, str(Path(site_loop.__file__)), str(folder), "K=7"]

@@ -25,10 +25,14 @@ def make_model(seed: int, hidden: int, frozen: int) -> nn.Module:
     return model
 
 
-def main(folder: str, seed: int = 0, lr: float = 0.05, K: int = 3, hidden: int = 4, frozen: int = 1) -> None:
+def main(folder: str, seed: int = 0, K: int = 3, hidden: int = 4, frozen: int = 1, led: int = 0) -> None:
     site = netfleet.optim.join(folder, linger=10.0)
     model = make_model(seed, hidden, frozen)
-    optimizer = netfleet.optim.KGT(model.parameters(), lr=lr, K=K, local=torch.optim.AdamW)
+    optimizer: netfleet.optim.Decentralized
+    if led:
+        optimizer = netfleet.optim.LED(model.parameters(), lr=0.05, K=K)
+    else:
+        optimizer = netfleet.optim.KGT(model.parameters(), lr=0.05, K=K, local=torch.optim.AdamW)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)
     loader = DataLoader(data(site.worker), batch_size=8, shuffle=True)
     batches = netfleet.optim.Batches(loader, optimizer)
