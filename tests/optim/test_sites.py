@@ -16,9 +16,8 @@ import pytest
 import torch
 from torch import nn
 
-from netfleet import ConfigError, DivergedError
-from netfleet.errors import NetfleetError
-from netfleet.optim import KGT, LED, endings, join
+from netfleet import ConfigError
+from netfleet.optim import KGT, LED, join
 from netfleet.sites.planning.folders import MODEL_FILE
 from support import site_loop
 from support.site_loops import LOOPS, SITE_LOOP, LoopProcesses, loop_processes
@@ -106,14 +105,6 @@ def test_a_script_that_is_refused_ends_with_a_sentence_and_exit_code_2(tmp_path:
     assert ended.returncode == 2, ended.stderr
     assert "Traceback" not in ended.stderr
     assert "netfleet: error: the plan of s0 trains with" in ended.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize(("error", "code"), [(ConfigError("no"), 2), (DivergedError("no"), 1)])
-def test_endings_of_scripts(error: NetfleetError, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        endings._end(type(error), error, None)
-    assert ended.value.code == code
-    assert capsys.readouterr().err == "netfleet: error: no\n"
 
 
 def test_a_process_is_one_site(tmp_path: Path) -> None:
