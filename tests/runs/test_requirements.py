@@ -16,6 +16,7 @@ from netfleet.engines.loop import Counted, advance, begin, diverged
 from netfleet.engines.simulator import Simulator
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import network_for
+from netfleet.runs.own_loop import check_own_loop
 from netfleet.topology.faults import Faults, Unreliable
 
 GRAPHS = {"random matching": "random-matching", "one-peer hypercube": "one-peer-hypercube"}  # others: a ring
@@ -116,3 +117,10 @@ def test_proxskip_is_rejected_on_a_metropolis_ring_where_led_is_not() -> None:
         network_for(ProxSkip(K=10), ring, 0)
     assert network_for(LED(K=10), ring, 0) is ring
     assert network_for(ProxSkip(K=10), make_topology("ring", workers=9), 0).m == 9
+
+
+@pytest.mark.parametrize(("kind", "why"), [("svrg", "all of a worker's data"), ("dfedsam", "two gradients on one")])
+def test_methods_that_a_loop_from_outside_cannot_run_are_refused(kind: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        check_own_loop(make_algorithm(kind))
+    check_own_loop(make_algorithm({"kind": "net-fleet", "compress": {"kind": "quantize", "bits": 8}}))

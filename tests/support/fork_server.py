@@ -22,7 +22,9 @@ SERVER.set_forkserver_preload(
         "netfleet.sites.runtime.runner",
         "netfleet.sites.operations.process",
         "netfleet.problems",
+        "torch._dynamo",  # which an optimizer imports
         "support.site_processes",
+        "support.site_loops",
         "support.cluster_ranks",
         "support.frozen",  # the last
     ]

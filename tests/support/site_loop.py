@@ -1,4 +1,4 @@
-"""A training loop as a user writes it, for a site: `python site_loop.py FOLDER [KEY=VALUE …]`."""
+"""A training loop as a user writes it, for a site: `python site_loop.py FOLDER [KEY=NUMBER …]`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,21 @@ def data(worker: int) -> TensorDataset:
     return TensorDataset(x, x.sum(dim=1, keepdim=True) + worker)
 
 
-def main(folder: str, seed: int = 0, lr: float = 0.05, K: int = 3, hidden: int = 4, frozen: float = 1.0) -> None:
-    site = netfleet.optim.join(folder, linger=10.0)
+def make_model(seed: int, hidden: int, frozen: int) -> nn.Module:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, hidden), nn.BatchNorm1d(hidden), nn.Dropout(0.2), nn.Linear(hidden, 1))
-    model[3].bias.requires_grad_(False).fill_(frozen)
-    optimizer = netfleet.optim.KGT(model.parameters(), lr=lr, K=K, local=torch.optim.AdamW)
+    nn.init.constant_(model[3].bias.requires_grad_(False), frozen)
+    return model
+
+
+def main(folder: str, seed: int = 0, K: int = 3, hidden: int = 4, frozen: int = 1, led: int = 0) -> None:
+    site = netfleet.optim.join(folder, linger=10.0)
+    model = make_model(seed, hidden, frozen)
+    optimizer: netfleet.optim.Decentralized
+    if led:
+        optimizer = netfleet.optim.LED(model.parameters(), lr=0.05, K=K)
+    else:
+        optimizer = netfleet.optim.KGT(model.parameters(), lr=0.05, K=K, local=torch.optim.AdamW)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=7, gamma=0.9)
     loader = DataLoader(data(site.worker), batch_size=8, shuffle=True)
     batches = netfleet.optim.Batches(loader, optimizer)
@@ -39,11 +48,4 @@ def main(folder: str, seed: int = 0, lr: float = 0.05, K: int = 3, hidden: int =
 
 
 if __name__ == "__main__":
-    settings = dict(word.split("=") for word in sys.argv[2:])
-    main(
-        sys.argv[1],
-        **{
-            key: type(main.__defaults__[0])(0) + float(value) if "." in value else int(value)
-            for key, value in settings.items()
-        },
-    )  # type: ignore[index, arg-type]
+    main(sys.argv[1], **{key: int(value) for key, value in (word.split("=") for word in sys.argv[2:])})

@@ -1,27 +1,37 @@
-"""Sites whose training comes from outside, in threads of this process: a stand-in for loops of users."""
+"""Sites whose training comes from outside: by a stand-in in threads of this process, by a real loop in processes."""
 
 from __future__ import annotations
 
+import os
 import queue
+import sys
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.host import Host
 from netfleet.engines.job import LoopState, Recorder, Snapshot
+from netfleet.errors import NetfleetError
+from netfleet.optim.join import joined
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.history import History
 from netfleet.runs.progress import Quiet
+from netfleet.sites.network import client, grpc_transport
 from netfleet.sites.network.transport import MemoryNetwork
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import Plan, load_site
 from netfleet.sites.runtime.facts import INITIAL
 from netfleet.sites.runtime.runner import OwnLoop, SiteRunner
+from support import site_loop
+from support.fork_server import SERVER
+from support.site_processes import SiteProcesses, plan_sites
 from support.site_settings import quadratics
 
 #: An experiment whose sites have loops of their own.
@@ -85,3 +95,47 @@ def train_loops(
     for i in wanted:
         threading.Thread(target=run, args=(i,), name=f"s{i}", daemon=True).start()
     return dict(ended.get(timeout=60.0) for _ in wanted)
+
+
+#: What `site_loop.py` trains with.
+SITE_LOOP: dict[str, Any] = {**LOOPS, "algorithms": [{"kind": "k-gt", "K": 3, "local": {"kind": "adamw"}}]}
+
+
+def be_loop(folder: str, settings: dict[str, Any], before: Callable[[], None] | None) -> None:
+    """The process of a site with a loop; it ends as a script would."""
+    log = os.open(Path(folder) / "node.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    torch.set_num_threads(1)
+    client.PAUSES, grpc_transport.RECONNECT = (0.02, 0.1), (0.1, 0.1)
+    if before is not None:
+        before()
+    try:
+        site_loop.main(folder, **settings)
+    except NetfleetError as error:
+        print(f"netfleet: error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(2) from None
+    finally:
+        if (site := joined()) is not None:
+            site.close()
+
+
+class LoopProcesses(SiteProcesses):
+    """Sites whose processes run `site_loop.py`."""
+
+    def start_loop(self, name: str, before: Callable[[], None] | None = None, **settings: Any) -> None:
+        arguments = (str(self.folder / name), settings, before)
+        self.running[name] = SERVER.Process(target=be_loop, args=arguments, daemon=True)
+        self.running[name].start()
+
+
+@contextmanager
+def loop_processes(folder: Path, table: Mapping[str, Any], count: int) -> Iterator[LoopProcesses]:
+    """Sites that are gone when the test is over."""
+    made = LoopProcesses(folder, plan_sites(folder, table, count))
+    try:
+        yield made
+    finally:
+        for process in made.running.values():
+            process.kill()
+            process.join()

@@ -24,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
 
     from netfleet.sites.planning.nodes_file import load_nodes
     from netfleet.sites.planning.overview import print_plan
-    from netfleet.sites.planning.plan import load_planned, make_plan, start_command, write_plan
+    from netfleet.sites.planning.plan import load_planned, make_plan, needs, start_command, write_plan
 
     authority = load_authority(options.ca_cert, options.ca_key)
     nodes = load_nodes(options.nodes)
@@ -32,5 +32,5 @@ def run(options: argparse.Namespace) -> int:
     plan = make_plan(experiment, nodes)
     write_plan(plan, options.out, experiment, nodes, authority, options.days)
     brought = [node.name for node in nodes.nodes if node.request]
-    print_plan(plan, options.out, Console(), brought, start_command(experiment, "NAME"))
+    print_plan(plan, options.out, Console(), brought, start_command(experiment, "NAME"), needs(experiment))
     return 0

@@ -25,11 +25,11 @@ from netfleet.algorithms import Algorithm
 from netfleet.engines.job import Snapshot, Start
 from netfleet.environment import need_packages
 from netfleet.errors import ConfigError, DivergedError, NetfleetError
+from netfleet.exit_codes import exit_on_refusal
 from netfleet.files import locked
-from netfleet.optim.endings import end_with_a_sentence
 from netfleet.optim.loop_problem import LoopProblem, LoopRecorder
 from netfleet.optim.parameters import digest
-from netfleet.problems.own_loop import OWN_LOOP
+from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
 from netfleet.sites import LINGER
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ def join(
     `linger` seconds longer. The result can be used as a context, whose end is then that of the site.
     """
     global _current
+    exit_on_refusal()
     if _current is not None:
         raise ConfigError(f"this process has joined as {_current.name} already; a process is one site")
     _current = JoinedSite(Path(folder), metrics, log, linger)
     atexit.register(_current.close)
-    end_with_a_sentence()
     return _current
 
 
@@ -178,7 +178,7 @@ def _opened(folder: Path, log: str | None, linger: float, stack: ExitStack) -> "
             f'with problem.kind = "{OWN_LOOP}"'
         )
     identity = load_identity(folder, site.name)
-    check_stays(site, folder)
+    check_stays(site, folder, NO_WAY_BACK)
     if not stack.enter_context(locked(folder)):
         raise ConfigError(f"{folder} is already run by another process; stop that one first")
     events = Log(site.name, sys.stderr, log == "json" or (log is None and not sys.stderr.isatty()))

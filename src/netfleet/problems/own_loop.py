@@ -4,6 +4,8 @@ from netfleet.errors import ConfigError
 from netfleet.problems.base import PROBLEMS, Problem
 
 OWN_LOOP = "own-loop"
+#: What a site can do that was dropped, has left or has lost its disk.
+NO_WAY_BACK = "a site with a loop of its own cannot join again; plan again with all sites"
 
 
 @PROBLEMS.register(OWN_LOOP)

@@ -195,7 +195,11 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "an old round": (asked(t=T - 2), DENIED, "a request for round 1 while this site is in round 3"),
     "a round to come": (asked(t=T + 2), DENIED, "a request for round 5 while this site is in round 3"),
     "a round before all": (asked(t=-2), DENIED, "a frame of round -2"),
-    "no request": (asked(kind=Kind.CHUNK, total=24), DENIED, "a request CHUNK where PULL, JOIN or MODEL was expected"),
+    "no request": (
+        asked(kind=Kind.CHUNK, total=24),
+        DENIED,
+        "a request CHUNK where PULL, JOIN, MODEL or FACTS was expected",
+    ),
     "an answer": (asked(kind=Kind.DROPPED), DENIED, "a request DROPPED where"),
     "half a round": (asked(body=bytes(9)), DENIED, "a list of rounds of 9 bytes"),
     "too many rounds": (asked(body=bytes(8 * wire.SITES + 8)), DENIED, "a list of rounds of 524296 bytes"),

@@ -24,6 +24,8 @@ from netfleet.errors import StorageError
 from netfleet.files import write_atomically
 from netfleet.runs.build import build_topology
 from netfleet.runs.config import experiment
+from netfleet.runs.run import run_experiment
+from netfleet.sites.operations.process import run_node
 from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_plan, load_site
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, load_nodes, parse_address
@@ -500,3 +502,35 @@ def test_days_are_bounded(files: list[str], days: str, tmp_path: Path, capsys: A
     assert main([*files, "--days", days]) == 2
     assert "must be valid for 1 to 3650 days" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({}, "each site computes on its CPU"),
+        ({"engine": {"device": "cuda"}}, "each site needs the device 'cuda'"),
+        ({"problem": {"kind": "own-loop"}}, "each site needs a program with a training loop"),
+    ],
+)
+def test_a_plan_says_what_each_site_needs(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], table: dict[str, Any], words: str
+) -> None:
+    (tmp_path / "e.toml").write_text(tomli_w.dumps({**BASE, **table}))
+    assert main(files) == 0
+    said = capsys.readouterr().out
+    assert words in said
+    own = "problem" in table
+    assert ('netfleet.optim.join("NAME")' in said) == own
+    assert ("netfleet node NAME" in said) != own
+    head = (tmp_path / "out" / NAMES[0] / "site.toml").read_text()
+    assert (f'netfleet.optim.join("{NAMES[0]}")' in head) == own
+
+
+def test_commands_that_do_not_train_loops_say_what_does(files: list[str], tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text(tomli_w.dumps({**BASE, "problem": {"kind": "own-loop"}}))
+    assert main(files) == 0
+    table = experiment({**BASE, "problem": {"kind": "own-loop"}, "topology": {"kind": "ring", "workers": 3}})
+    with pytest.raises(ConfigError, match=r"netfleet\.optim\.join"):
+        run_experiment(table)
+    with pytest.raises(ConfigError, match=r"netfleet\.optim\.join"):
+        run_node(tmp_path / "out" / NAMES[0], rejoin=False, metrics=None, style=None, linger=0.0)

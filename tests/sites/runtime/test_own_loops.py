@@ -82,7 +82,7 @@ def test_a_difference_is_named_at_both_ends_and_leaves_nothing(tmp_path: Path, w
     ended = train_loops(tmp_path, plan, lambda i: own_loop(i, FACTS if i else {**FACTS, what: "other"}))
     for i in range(2):
         assert isinstance(ended[i], ConfigError), ended[i]
-        assert str(ended[i]).startswith(f"s{1 - i} has other {what} than this site")
+        assert str(ended[i]).startswith(f"{what} of s{1 - i} and of this site differ")
         run = tmp_path / "plan" / f"s{i}" / "run"
         assert {path.name for path in run.iterdir()} == {"config.json", "history.jsonl"}
         assert not (run / "history.jsonl").read_bytes()

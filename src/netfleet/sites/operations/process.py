@@ -41,7 +41,8 @@ def run_node(folder: Path, rejoin: bool, metrics: str | None, style: str | None,
         raise ConfigError(f"{site.name} trains with a loop of its own; start the program that calls {_join(folder)}")
     identity = load_identity(folder, site.name)
     if not rejoin:
-        check_stays(site, folder)
+        again = f"netfleet node {folder} --rejoin"
+        check_stays(site, folder, f"to take part again with the others' current model: {again}")
     os.environ[SITE_VARIABLE] = site.name
     trace_handshakes()
     with locked(folder) as mine, TlsRefusals() as watch:
@@ -66,14 +67,11 @@ def _join(folder: Path) -> str:
     return f'netfleet.optim.join("{folder}")'
 
 
-def check_stays(site: Site, folder: Path) -> None:
+def check_stays(site: Site, folder: Path, remedy: str) -> None:
     """Raise if the site has left and its neighbours know: nobody waits for it any more."""
     path = folder / LEAVE_FILE
     if path.exists() and (t := path.read_text(encoding="ascii").strip()):
-        raise ConfigError(
-            f"{site.name} has left the training after round {t}; to take part again with the others' current model: "
-            f"netfleet node {folder} --rejoin"
-        )
+        raise ConfigError(f"{site.name} has left the training after round {t}; {remedy}")
 
 
 def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO) -> int:

@@ -1,6 +1,6 @@
 """Prints a plan for the people who set it up: the sites, the firewall rules, what to do next."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 
 from rich.console import Console
@@ -11,9 +11,17 @@ from netfleet.sites.planning.nodes_file import parse_address
 
 
 def print_plan(
-    plan: Plan, out: Path, console: Console, brought: Collection[str] = (), start: str = "netfleet node NAME"
+    plan: Plan,
+    out: Path,
+    console: Console,
+    brought: Collection[str] = (),
+    start: str = "netfleet node NAME",
+    needs: str = "",
 ) -> None:
-    """Print all of it; `brought` are the sites that sent a certificate request, `start` is how a site is started."""
+    """Print all of it.
+
+    `brought` are the sites that sent a certificate request; `start` is how a site is started, `needs` what it needs.
+    """
     table = Table("site", "address", "neighbours", "self-weight", title=f"{plan.name}: {plan.algorithm}")
     for site in plan.sites:
         names = ", ".join(each.name for each in site.neighbours)
@@ -23,7 +31,8 @@ def print_plan(
     say(console, "\nFirewall: allow these connections and no others.")
     for site in plan.sites:
         say(console, f"  {site.name}: {firewall(site)}")
-    say(console, f"\nDevices: {devices(plan.sites)}")
+    if needs:
+        say(console, f"\nNeeded: {needs}")
     say(console, "\nNext")
     for number, step in enumerate(_steps(out, brought, start), start=1):
         say(console, f"  {number}. {step}")
@@ -47,13 +56,6 @@ def firewall(site: Site) -> str:
     port = f"TCP {dialled}" if dialled == listened else f"TCP {dialled}, forwarded to {listened},"
     hosts = [f"{each.name} ({parse_address(each.address, 'address').host})" for each in site.neighbours]
     return f"{port} from {', '.join([*hosts, 'the operator (netfleet status)'])}"
-
-
-def devices(sites: Sequence[Site]) -> str:
-    """What each site must have to compute on, and how it can choose otherwise."""
-    device = sites[0].device or "cpu"
-    needs = "each site computes on its CPU" if device == "cpu" else f"each site needs {device!r}"
-    return f"{needs}; for another, change device in its site.toml."
 
 
 def _steps(out: Path, brought: Collection[str], start: str) -> list[str]:

@@ -210,6 +210,20 @@ def start_command(experiment: Experiment, name: str) -> str:
     return f"netfleet node {name}"
 
 
+def needs(experiment: Experiment) -> str:
+    """What every site must have."""
+    if experiment.problem["kind"] == OWN_LOOP:
+        method = experiment.algorithms[0]
+        return (
+            f"each site needs a program with a training loop, which calls netfleet.optim.join and makes the optimizer "
+            f"of {method['kind']} with the plan's settings (the learning rate is its own), for the same model from the "
+            f"same initial values. It computes where the program has the model."
+        )
+    device = experiment.engine.device
+    found = "each site computes on its CPU" if device == "cpu" else f"each site needs the device {device!r}"
+    return f"{found}; for another, change device in its site.toml."
+
+
 def _site_files(site: Site, node: NodeEntry, experiment: bytes, authority: Authority, days: int, start: str) -> Files:
     head = _SITE_HEAD.format(name=site.name, version=netfleet.__version__, start=start)
     own = _credentials(authority, site.name, node.dialled.host, days, node.request)

@@ -68,7 +68,7 @@ def difference(own: Facts, other: Facts, whose: str) -> str | None:
     for what, here in own.items():
         if (there := other.get(what, "nothing")) != here:
             remedy = _REMEDIES.get(what, "make them the same")
-            return f"{whose} has other {what} than this site: {there} there, {here} here; {remedy}"
+            return f"{what} of {whose} and of this site differ: {there} there, {here} here; {remedy}"
     return None
 
 

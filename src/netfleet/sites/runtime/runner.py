@@ -21,6 +21,7 @@ from netfleet.engines.loop import train
 from netfleet.errors import CheckpointError, DivergedError
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
+from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
 from netfleet.runs.build import build_problem
 from netfleet.runs.checkpoint import write_tensors
 from netfleet.runs.config import Experiment
@@ -81,6 +82,8 @@ class SiteRunner:
         if fixed is not None and site.patience:
             raise fixed
         self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed)
+        if experiment.problem["kind"] == OWN_LOOP:
+            self._members.remedy = NO_WAY_BACK
         self.status = StatusBuilder(self._members, self.algorithm, identity.expires, log.refusals.total)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
