@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from netfleet.environment import in_notebook
-from netfleet.errors import NetfleetError
+from netfleet.errors import NetfleetError, TransportError
 
 
 def exit_on_refusal() -> None:
@@ -72,6 +72,8 @@ def announce(error: NetfleetError, place: str = "") -> None:
     print(f"netfleet: error: {rank}{error}{place}", file=sys.stderr)
     report = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
     if report and not Path(report).exists():
-        words = {"message": f"{error}{place}", "extraInfo": {"timestamp": str(int(time.time()))}}
+        # torchrun takes the earliest for the cause, in whole seconds; that another rank is gone is a consequence
+        when = int(time.time()) + isinstance(error, TransportError)
+        words = {"message": f"{error}{place}", "extraInfo": {"timestamp": str(when)}}
         with suppress(OSError):  # torchrun's report then has the exit code only
             Path(report).write_text(json.dumps({"message": words}), encoding="utf-8")

@@ -18,7 +18,7 @@ from netfleet.errors import EngineError, StoppedError, TransportError
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs import checkpoint
 from netfleet.runs.run import run_experiment
-from support.torchrun import EXPERIMENT, finish, shorten, start, until
+from support.torchrun import EXPERIMENT, finish, shorten, start, training, until
 
 
 class Saved(Recorder):
@@ -122,7 +122,7 @@ ENDLESS = ["--set", "rounds=1000000", "--set", "checkpoint_every=1000000"]
 def test_a_signal_to_one_rank_stops_all_and_others_resume_the_same_numbers(tmp_path: Path, number: int) -> None:
     ranks = start(command(tmp_path, *ENDLESS), 2)
     folder = tmp_path / "out" / "net-fleet-seed0"
-    until((folder / "history.jsonl").exists, ranks[0].running)
+    until(lambda: training(folder), ranks[0].running)
     os.kill(ranks[1].pid, number)
     ends = finish(ranks)
     assert [code for code, _, _ in ends] == [75, 75], ends
@@ -141,7 +141,7 @@ def test_a_signal_to_one_rank_stops_all_and_others_resume_the_same_numbers(tmp_p
 def test_a_rank_that_hangs_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TIMEOUT, "3")
     ranks = start(command(tmp_path, *ENDLESS), 2)
-    until((tmp_path / "out" / "net-fleet-seed0" / "history.jsonl").exists, ranks[0].running)
+    until(lambda: training(tmp_path / "out" / "net-fleet-seed0"), ranks[0].running)
     os.kill(ranks[1].pid, signal.SIGSTOP)
     code, _, said = ranks[0].wait()
     ranks[1].kill()

@@ -23,7 +23,7 @@ from netfleet import History
 from netfleet.cli import _parser
 from netfleet.engines.ranks import TIMEOUT
 from netfleet.runs import checkpoint
-from support.torchrun import EXPERIMENT, free_port, shorten, until
+from support.torchrun import EXPERIMENT, free_port, shorten, training, until
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "examples" / "cluster"
@@ -64,7 +64,7 @@ def test_a_slurm_job_saves_before_its_limit_is_queued_again_and_resumes(tmp_path
     file, folder = tmp_path / "cluster.toml", tmp_path / "out" / "net-fleet-seed0"
     file.write_text(FOREVER)
     job = slurm(tmp_path)
-    until((folder / "history.jsonl").exists, lambda: job.poll() is None)
+    until(lambda: training(folder), lambda: job.poll() is None)
     job.send_signal(signal.SIGUSR1)  # as SLURM does two minutes before the limit
     _, said = job.communicate(timeout=300)
     assert job.returncode != 0
@@ -187,7 +187,7 @@ def test_two_pods_save_when_one_is_evicted_and_resume(tmp_path: Path, job: Any) 
     file.parent.mkdir()
     file.write_text(FOREVER)
     first = pods(tmp_path, container)
-    until((folder / "history.jsonl").exists, lambda: first[0].poll() is None)
+    until(lambda: training(folder), lambda: first[0].poll() is None)
     first[1].send_signal(signal.SIGTERM)
     said = "".join(pod.communicate(timeout=300)[1] for pod in first)
     assert "stopped by a signal after round" in said, said

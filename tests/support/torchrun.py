@@ -31,6 +31,12 @@ def finish(processes: list[ForkedPython]) -> list[tuple[int, str, str]]:
     return [process.wait() for process in processes]
 
 
+def training(folder: Path) -> bool:
+    """Whether a run has measured its start."""
+    history = folder / "history.jsonl"
+    return history.exists() and history.stat().st_size > 0
+
+
 def until(happened: Callable[[], bool], running: Callable[[], bool]) -> None:
     """Wait until something happened in a process, or the process has ended."""
     for _ in range(1200):

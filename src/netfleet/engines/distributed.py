@@ -98,7 +98,7 @@ class ProcessGroup:
         """Rank 0's table, on all ranks."""
         text = torch.tensor(list(json.dumps(found).encode()), dtype=torch.uint8)
         size, root = torch.tensor(len(text)), self.global_rank(0)
-        with reaching("rank 0"):
+        with reaching("another rank" if self.keeps_record else "rank 0"):
             dist.broadcast(size, root, group=self.group)
             text = text if self.keeps_record else torch.empty(int(size), dtype=torch.uint8)
             dist.broadcast(text, root, group=self.group)
@@ -108,7 +108,7 @@ class ProcessGroup:
     def from_first(self, values: Tensor) -> Tensor:
         """Rank 0's values, on all ranks."""
         values = values.clone()
-        with reaching("rank 0"):
+        with reaching("another rank" if self.keeps_record else "rank 0"):
             dist.broadcast(values, self.global_rank(0), group=self.group)
         return values
 
