@@ -65,6 +65,8 @@ class DivergedError(NetfleetError, ArithmeticError):
     From `simulate` it has the run's `history`: the records up to then, and as `history.final` the last good state.
     """
 
+    exit_code = 1
+
     def __init__(self, message: str, history: History | None = None) -> None:
         super().__init__(message)
         self.history = history

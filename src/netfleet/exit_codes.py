@@ -1,7 +1,7 @@
 """How a process ends after an error: with a sentence and an exit code, also as a rank with a script of its own.
 
-Exit codes: 0 done, 1 a run diverged or differs, 2 bad input (`NetfleetError.exit_code`), 75 stopped by a signal after a
-checkpoint (sysexits.h: try again), 130 interrupted.
+Exit codes: 0 done, 1 a run diverged or differs, 2 bad input, 75 stopped by a signal after a checkpoint (try again), 130
+interrupted. Each error has its own, `NetfleetError.exit_code`.
 """
 
 import atexit

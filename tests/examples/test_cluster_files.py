@@ -181,23 +181,18 @@ def test_a_pod_that_must_go_has_time_to_save(job: Any) -> None:
 
 
 @pytest.mark.slow
-def test_two_pods_save_when_one_is_evicted_and_resume(tmp_path: Path, job: Any) -> None:
+def test_two_pods_save_when_one_is_evicted(tmp_path: Path, job: Any) -> None:
     (container,) = job["template"]["spec"]["containers"]
     folder, file = tmp_path / "results" / "run" / "net-fleet-seed0", tmp_path / "experiment" / "experiment.toml"
     file.parent.mkdir()
     file.write_text(FOREVER)
-    first = pods(tmp_path, container)
-    until(lambda: training(folder), lambda: first[0].poll() is None)
-    first[1].send_signal(signal.SIGTERM)
-    said = "".join(pod.communicate(timeout=300)[1] for pod in first)
-    assert "stopped by a signal after round" in said, said
-    reached = checkpoint.reached(folder)
-    shorten(file, f"rounds={reached + 20}", folder)
-    file.write_text(FOREVER.replace("rounds = 1000000", f"rounds = {reached + 20}"))
-    again = pods(tmp_path, container)
-    said = "".join(pod.communicate(timeout=300)[1] for pod in again)
-    assert [pod.returncode for pod in again] == [0, 0], said
-    assert History.load(folder)["round"][-1] == reached + 20
+    first, second = pods(tmp_path, container)
+    until(lambda: training(folder), lambda: first.poll() is None)
+    second.send_signal(signal.SIGTERM)
+    said = "".join(pod.communicate(timeout=300)[1] for pod in (first, second))
+    (reached,) = re.findall(r"stopped by a signal after round (\d+)", said)[:1]  # torchrun's report may repeat it
+    assert checkpoint.reached(folder) == int(reached)
+    assert 0 not in (first.returncode, second.returncode)
 
 
 def pods(folder: Path, container: Any) -> list[subprocess.Popen[str]]:
