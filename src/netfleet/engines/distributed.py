@@ -29,7 +29,7 @@ from netfleet.topology.network import Network
 
 T = TypeVar("T")
 #: Bytes of a worker's message above which it is sent in parts.
-CHUNK = 4 << 20
+CHUNK = 1 << 20
 
 
 class ProcessGroup:

@@ -343,7 +343,6 @@ def _before_forward(optimizer: Decentralized) -> RemovableHandle:
     """Let the next round begin before a module that holds the optimizer's parameters is called in training."""
     reference, own = weakref.ref(optimizer), {id(p) for group in optimizer.param_groups for p in group["params"]}
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def begin(module: nn.Module, inputs: object) -> None:
         waiting = reference()
         if waiting is None:
@@ -351,5 +350,6 @@ def _before_forward(optimizer: Decentralized) -> RemovableHandle:
         elif torch.is_grad_enabled() and any(id(p) in own for p in module.parameters()):
             waiting.begin_round()
 
+    begin._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compiler.disable takes seconds to import
     handle = register_module_forward_pre_hook(begin)
     return handle

@@ -41,7 +41,7 @@ class FlatParameters:
         """Tell parameters with a gradient of 0 from those that are not used, as weight decay must."""
         used = self._used
         for p in self.parameters:
-            p.register_post_accumulate_grad_hook(lambda reached: used.add(id(reached)))
+            p.register_post_accumulate_grad_hook(lambda reached: used.add(id(reached)))  # type: ignore[no-untyped-call]
 
     def offer_gradients(self) -> None:
         """Let the next gradients be added up in one new row: each `.grad` is a view of it."""

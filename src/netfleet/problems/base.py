@@ -6,7 +6,7 @@ same mini-batches. Vectors are flat: `[rows, d]`.
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -189,6 +189,9 @@ class Problem(ABC):
         return None
 
 
+_WIDEST = 1 << 20  # numbers in a merged piece
+
+
 class Piece(NamedTuple):
     """Neighbouring columns of x that belong to one group."""
 
@@ -209,7 +212,14 @@ def pieces(shapes: Sequence[torch.Size], groups: Sequence[ParameterGroup], *, me
         if merged and found and found[-1].group is group and found[-1].columns.stop == first:
             first = found.pop().columns.start
         found.append(Piece(slice(first, end), group, torch.Size((end - first,)) if merged else shapes[place]))
-    return found
+    return [part for piece in found for part in _cut(piece)] if merged else found
+
+
+def _cut(piece: Piece) -> Iterator[Piece]:
+    """A piece in parts, so that what is computed for one of them needs little memory."""
+    for first in range(piece.columns.start, piece.columns.stop, _WIDEST):
+        end = min(first + _WIDEST, piece.columns.stop)
+        yield Piece(slice(first, end), piece.group, torch.Size((end - first,)))
 
 
 PROBLEMS: Registry[Problem] = Registry("problem", returns=Problem)
