@@ -105,8 +105,8 @@ from:
 - **From how far the models moved** (D², LED, ProxSkip, VRL-SGD, Scaffnew): the distance is divided by η and by the
   optimizer's gain, 1 / (1 − β) for momentum β. Momentum and Nesterov are exact. On a graph they are stable for
   1 − β ≥ bβ and 1 − β ≥ bβ², where b is 1/K for LED, 1 for D² and 2/(K + 1) for ProxSkip: LED with K = 10 takes β up
-  to 0.909. Others are rejected: their fixed point would be right, but their distance has another unit than a
-  gradient, and the correction overshoots.
+  to 0.909. Others are rejected. Their fixed point is the optimum too, but Adam's distance does not depend on the size
+  of the gradients: where these are small, the correction is far too large, and the method no longer gets there.
 - **From nothing** (LD-SGD, FedAvg, …): not exact, with or without a local optimizer. Parallel SGD is exact with
   momentum, but not where the workers' optimizers scale their gradients differently.
 
@@ -122,8 +122,8 @@ differs between the workers.
 DECAY = """
 **Weight decay.** A decoupled one, as AdamW has it (torch's default is 0.01), is not part of g + c. It moves the fixed
 point, and where the workers' factors differ, not to the regularised optimum either. K-GT with a weight decay of
-{decay:g} ends at this distance from the optimum of f + (λ/2)‖x‖²: with Adam, which adds λx to the direction, {adam:.1e};
-with AdamW {adamw:.2g}. Put a penalty that must be exact into the objective (`problem.l2`).
+{decay:g} ends at this distance from the optimum of f + (λ/2)‖x‖²: with Adam, which adds λx to the direction,
+{adam:.1e}; with AdamW {adamw:.2g}. Put a penalty that must be exact into the objective (`problem.l2`).
 
 **Outer step.** `outer = {{kind = "nesterov", momentum = 0.9, rate = 0.7}}` replaces averaging at an exchange by
 Nesterov's momentum on the exchanged change: with FedAvg and AdamW this is DiLoCo (Douillard et al. 2023), on a graph
