@@ -1,7 +1,7 @@
-"""Writes docs/methods.md from the registry and docs/methods.json: python docs/make_methods.py [RUNS]
+"""Writes docs/methods.md from the registry, methods.json and local.json: python docs/make_methods.py [RUNS | local]
 
 With RUNS, the folder of the tuning and of the comparison that the page names, the measured part is taken from there
-first.
+first. With `local`, where methods with local optimizers come to rest is measured again (a minute).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from netfleet.runs.tuning import rounds_to
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "methods.json"
+LOCAL = HERE / "local.json"
 TARGET = 0.9  # accuracy of the average model
 PICTURE = HERE / "methods.png"
 HEAD = """# Methods
@@ -87,6 +88,47 @@ method's iterates against its paper's equations, and its fixed point on heteroge
   mixing, because its round ends with the exchange, which lowers its consensus error and favours its workers.
 - Methods whose round ends with the average (FedAvg, SCAFFOLD, …) show the server's model as every worker's;
   VRL-SGD and Scaffnew show the local models.
+"""
+LOCALLY = """
+## Local optimizers
+
+`local = "adamw"` in a method's table (in Python `with_local(method, "adamw")`, or any class of `torch.optim`) lets a
+torch optimizer make the local steps: it moves x along the method's corrected direction g + c in place of
+x − η (g + c). Its state stays with the worker. `netfleet.algorithms` has `with_local` and `with_outer`.
+
+Whether a method then still reaches the optimum of heterogeneous objectives depends on what its correction is learned
+from:
+
+- **From gradients** (NET-FLEET, K-GT, periodical GT, LU-GT, GT-SGD, SCAFFOLD, SVRG): g + c = 0 and Σc = 0 at the fixed
+  point, whatever is made of g + c. Every local optimizer is exact. K-GT and SCAFFOLD (II) here average the directions
+  themselves, where their papers divide the distance that was covered by K η; for plain steps that is the same.
+- **From how far the models moved** (D², LED, ProxSkip, VRL-SGD, Scaffnew): the distance is divided by η and by the
+  optimizer's gain, 1 / (1 − β) for momentum β. Momentum and Nesterov are exact. On a graph they are stable for
+  1 − β ≥ bβ and 1 − β ≥ bβ², where b is 1/K for LED, 1 for D² and 2/(K + 1) for ProxSkip: LED with K = 10 takes β up
+  to 0.909. Others are rejected. Their fixed point is the optimum too, but Adam's distance does not depend on the size
+  of the gradients: where these are small, the correction is far too large, and the method no longer gets there.
+- **From nothing** (LD-SGD, FedAvg, …): not exact, with or without a local optimizer. Parallel SGD is exact with
+  momentum, but not where the workers' optimizers scale their gradients differently.
+
+Methods with a momentum of their own (PD-SGDM, D-MSGD, DFedAvgM, QG-DSGDm, Momentum Tracking) and SPIDER, whose step is
+the server's, reject `local`.
+
+The largest distance of a worker's model from the optimum after {rounds} rounds with exact gradients, {workers} workers
+with different quadratics, K = 3 (`python docs/make_methods.py local`). AdamW has `amsgrad = true` and no weight decay:
+its factors then become constant, so that there is a fixed point. The last column has a factor for each number that
+differs between the workers.
+
+"""
+DECAY = """
+**Weight decay.** A decoupled one, as AdamW has it (torch's default is 0.01), is not part of g + c. It moves the fixed
+point, and where the workers' factors differ, not to the regularised optimum either. K-GT with a weight decay of
+{decay:g} ends at this distance from the optimum of f + (λ/2)‖x‖²: with Adam, which adds λx to the direction,
+{adam:.1e}; with AdamW {adamw:.2g}. Put a penalty that must be exact into the objective (`problem.l2`).
+
+**Outer step.** `outer = {{kind = "nesterov", momentum = 0.9, rate = 0.7}}` replaces averaging at an exchange by
+Nesterov's momentum on the exchanged change: with FedAvg and AdamW this is DiLoCo (Douillard et al. 2023), on a graph
+it is a kin of NoLoCo (Kolehmainen et al. 2025). Messages then have one vector more. Methods that track gradients stay
+exact; D², LED and others that do more with an exchange than to average the models reject it.
 """
 HOW = """
 ## Measured
@@ -158,6 +200,39 @@ def static() -> str:
         ]
         lines.append(f"| {' | '.join([*cells, number(sends), number(gradients), known.assumes])} |")
     return "\n".join(lines) + "\n"
+
+
+def measure_local() -> dict[str, Any]:
+    """Where methods with local optimizers come to rest; None where the combination is rejected."""
+    sys.path.insert(0, str(HERE.parent / "tests"))
+    from support.local_optimizers import LOCALS, ROUNDS, WORKERS, build, decayed, distance
+
+    def found(kind: str, name: str) -> float | None:
+        try:
+            return distance(build(kind, name))
+        except nf.ConfigError:
+            return None
+
+    methods = {kind: {name: found(kind, name) for name in LOCALS} for kind in sorted(ALGORITHMS)}
+    return {"rounds": ROUNDS, "workers": WORKERS, "methods": methods, "decay": decayed()}
+
+
+def locally() -> str:
+    """The table of methods and local optimizers."""
+    results = json.loads(LOCAL.read_text(encoding="utf-8"))
+    names = list(next(iter(results["methods"].values())))
+    lines = [LOCALLY.format(**results) + f"| method | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for kind, found in results["methods"].items():
+        known: Any = ALGORITHMS[kind]
+        lines.append(f"| {known.title} | {' | '.join(at_rest(value) for value in found.values())} |")
+    return "\n".join(lines) + "\n" + DECAY.format(**results["decay"])
+
+
+def at_rest(distance: float | None) -> str:
+    """A distance in a word."""
+    if distance is None:
+        return "rejected"
+    return f"exact ({distance:.0e})" if distance < 1e-6 else f"{distance:.2g}"
 
 
 def reached(history: History) -> dict[str, float] | None:
@@ -280,11 +355,13 @@ def draw(results: dict[str, Any]) -> Figure:
 
 def page() -> str:
     """The whole page."""
-    return HEAD + static() + FAMILY + measured()
+    return HEAD + static() + FAMILY + locally() + measured()
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:] == ["local"]:
+        LOCAL.write_text(json.dumps(measure_local(), indent=1) + "\n", encoding="utf-8")
+    elif len(sys.argv) > 1:
         found = measure(Path(sys.argv[1]))
         RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         draw(found).savefig(PICTURE)

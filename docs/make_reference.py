@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 import netfleet.topology  # noqa: F401 (registers the weights that are read from files)
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.compression import CODECS
+from netfleet.algorithms.local.optimizers import OPTIMIZERS, WITHHELD
+from netfleet.algorithms.outer import OUTER
 from netfleet.algorithms.schedules import SCHEDULES
 from netfleet.data import PARTITIONS, SOURCES
 from netfleet.data.columns import FEATURES
@@ -203,6 +205,30 @@ neighbours: by default 1, for top-k 4 · `share`, for random-k `share`; lower it
 diverges. D², LED and ProxSkip reject top-k and random-k, with which they can diverge.
 
 """
+LOCAL_NOTE = """A class of `torch.optim` can make the local steps of a method:
+
+```toml
+[[algorithms]]
+kind = "k-gt"
+eta = 0.001
+local = { kind = "adamw", betas = [0.9, 0.95], weight_decay = 0.0 }
+```
+
+`eta` is its learning rate. `"torch.optim:RAdam"` or `"package.module:class"` names any other class. Its state is kept
+for each worker and is in checkpoints. [methods.md](methods.md#local-optimizers) says which methods stay exact with
+which.
+
+"""
+OUTER_NOTE = """What an exchange does with the change since the last one, in place of averaging:
+
+```toml
+[[algorithms]]
+kind = "fedavg"
+local = "adamw"
+outer = { kind = "nesterov", momentum = 0.9, rate = 0.7 }      # DiLoCo
+```
+
+"""
 NETWORK_NOTE = """
 ```toml
 [network]
@@ -280,7 +306,7 @@ def registry(title: str, things: Registry[Any], note: str = "", given: Iterable[
     for factory, names in variants.items():
         choice = ", ".join(f"{name}: {json.dumps(things[name].keywords)[1:-1].replace(': ', ' = ')}" for name in names)
         kinds = ", ".join(f"`{name}`" for name in names)
-        items.append((kinds, signature(things[names[0]]), f"{sentence(factory)} By default {choice}."))
+        items.append((kinds, signature(things[names[0]], given), f"{sentence(factory)} By default {choice}."))
     return f"\n## {title}\n\n{note}{rows(sorted(items), ('kind', 'parameters', ''))}"
 
 
@@ -331,6 +357,8 @@ def reference() -> str:
         registry("Models: `problem.model`", MODELS),
         registry("Losses: `problem.loss`", LOSSES),
         algorithms(),
+        registry("Local optimizers: `local` in an algorithm's table", OPTIMIZERS, LOCAL_NOTE, WITHHELD),
+        registry("Outer step: `outer` in an algorithm's table", OUTER, OUTER_NOTE),
         registry("Compression: `compress` in an algorithm's table", CODECS, COMPRESS_NOTE),
         registry("Step sizes: `eta`", SCHEDULES, "A number, or one of these tables. t counts rounds.\n\n"),
         fields("`[network]`", Faults) + NETWORK_NOTE,

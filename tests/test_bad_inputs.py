@@ -81,6 +81,16 @@ METHODS: dict[str, Entry] = {
     "no step size": (lambda _: nf.NetFleet(eta=None), nf.ConfigError, "got None"),  # type: ignore[arg-type]
     "no local steps": (lambda _: nf.NetFleet(K=0), nf.ConfigError, "got 0"),
     "an unknown codec": (simulate({"kind": "dsgd", "compress": "zip"}), nf.ConfigError, "'zip'"),
+    "an unknown local optimizer": (simulate({"kind": "dsgd", "local": "adamww"}), nf.ConfigError, "'adamww'"),
+    "a local optimizer that is a number": (simulate({"kind": "dsgd", "local": 5}), nf.ConfigError, "got 5"),
+    "a learning rate of its own": (
+        simulate({"kind": "dsgd", "local": {"kind": "adamw", "lr": 0.1}}),
+        nf.ConfigError,
+        "lr = 0.1",
+    ),
+    "AdamW for LED": (simulate({"kind": "led", "local": "adamw"}), nf.ConfigError, "how far the models moved"),
+    "an unknown outer step": (simulate({"kind": "dsgd", "outer": "adam"}), nf.ConfigError, "'adam'"),
+    "an outer step for LED": (simulate({"kind": "led", "outer": "nesterov"}), nf.ConfigError, "outer: LED"),
     "a codec that is a number": (simulate({"kind": "dsgd", "compress": 5}), nf.ConfigError, "got 5"),
     "a module that is not there": (simulate("nowhere:method"), nf.ConfigError, "'nowhere'"),
     "none at all": (run([]), nf.ConfigError, "no algorithms"),

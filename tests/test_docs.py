@@ -43,7 +43,7 @@ def test_the_readmes_experiment_runs_and_so_do_changes_of_it() -> None:
     histories = run_experiment(experiment(table))
     assert [h.label for h in histories] == ["NET-FLEET", "LD-SGD"]
     changes = [block for block in blocks("docs/experiments.md", "toml") if "csv" not in block]  # tests/data/test_csv.py
-    assert len(changes) == 2
+    assert len(changes) == 4
     for change in changes:
         assert run_experiment(experiment(table | tomllib.loads(change)))[0].last["round"] == 2
 

@@ -61,7 +61,7 @@ def test_ranks_compute_what_the_simulator_does(name: str, trajectories: Any, sim
         for (t, state, sent, used), snapshot in zip(ours, theirs, strict=True):
             assert (t, sent, used) == (snapshot.t, snapshot.bytes, snapshot.samples)
             for a, b in zip(state, snapshot.state, strict=True):
-                assert torch.allclose(a, b, rtol=0, atol=tolerance * (1 + float(b.norm())))
+                assert torch.allclose(a, b, rtol=0, atol=tolerance * (1 + float(b.double().norm())))
 
 
 @pytest.mark.parametrize("name", [name for name, case in cases().items() if not case[1].server])

@@ -52,6 +52,11 @@ def cases() -> dict[str, tuple[Problem, Algorithm, Any]]:
     packed = make_algorithm({"kind": "net-fleet", "K": 3, "eta": 0.05, "compress": {"kind": "quantize", "bits": 8}})
     partial = make_algorithm({"kind": "scaffold", "K": 3, "eta": 0.05, "participation": 0.5})
     found["compressed"] = noisy, packed, network_for(packed, graph, 0)
+    for name in ("local", "outer"):
+        spec = {"kind": "k-gt", "K": 3, "eta": 0.05, name: {"local": "adamw", "outer": "nesterov"}[name]}
+        found[name] = noisy, make_algorithm(spec), network_for(make_algorithm(spec), graph, 0)
+    own = make_algorithm({"kind": "fedavg", "K": 3, "eta": 0.05, "participation": 0.5, "local": "adafactor"})
+    found["partial, local"] = noisy, own, network_for(own, graph, 0)
     found["partial"] = noisy, partial, network_for(partial, graph, 0)
     found["lossy"] = noisy, net_fleet, network_for(net_fleet, graph, 0, Faults(loss=0.3, absent=0.2))
     found["weights"] = noisy.weighted([1, 2, 3, 4, 1, 1]), net_fleet, network_for(net_fleet, graph, 0)

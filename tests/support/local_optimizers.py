@@ -76,6 +76,19 @@ def distance(method: Algorithm) -> float:
     return float((rest(method) - quadratics().optimum).abs().max())
 
 
+def decayed(decay: float = 0.2) -> dict[str, float]:
+    """How far K-GT with Adam's and with AdamW's weight decay ends from the optimum with that penalty."""
+    problem, W = quadratics(), matrix_mix(make_topology("ring", workers=WORKERS).W().toarray())
+    right = (problem.A @ problem.b[..., None]).mean(0)
+    optimum = torch.linalg.solve(problem.A.mean(0) + decay * torch.eye(problem.d), right)[:, 0]
+    ends = {"decay": decay}
+    for kind in ("adam", "adamw"):
+        table = {"kind": kind, "weight_decay": decay, "amsgrad": True, "betas": [0.5, 0.9]}
+        method = with_local(make_algorithm({"kind": "k-gt", "K": 3, "eta": 0.1}), table)
+        ends[kind] = float((rollout(method, problem, W, 3 * ROUNDS)[-1].x - optimum).abs().max())
+    return ends
+
+
 def declared_exact(method: Algorithm, name: str) -> bool:
     """What a method says about itself."""
     linear = name in ("none", "momentum", "nesterov")

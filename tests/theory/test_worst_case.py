@@ -35,6 +35,9 @@ class Scalars:
         noise = torch.randn(x.shape, generator=self.random, dtype=x.dtype)
         return torch.from_numpy(A)[:, None] * x + self.c + self.sigma * noise
 
+    def step(self, x: torch.Tensor, direction: torch.Tensor, eta: float) -> None:
+        x.sub_(direction, alpha=eta)
+
 
 def left_hand_side(c: torch.Tensor, K: int, eta: float, S: int, sigma: float = 0.0) -> torch.Tensor:
     f, method = Scalars(c, sigma), ALGORITHMS.build({"kind": "net-fleet", "K": K, "eta": eta})

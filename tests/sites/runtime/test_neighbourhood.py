@@ -14,7 +14,7 @@ from torch import Tensor
 
 from netfleet import make_topology
 from netfleet.algorithms import ALGORITHMS, Algorithm
-from netfleet.algorithms.build import make_algorithm
+from netfleet.algorithms.build import algorithm_label, make_algorithm
 from netfleet.engines.host import Content, Tag
 from netfleet.engines.job import Job, Snapshot
 from netfleet.engines.loop import Counted, begin, train
@@ -35,6 +35,9 @@ TRACKING = [
     {"kind": "k-gt", "K": 3, "eta": 0.04},
     {"kind": "led", "K": 3, "eta": 0.04},
     {"kind": "d2", "eta": 0.1},
+    {"kind": "led", "K": 3, "eta": 0.04, "local": {"kind": "momentum", "momentum": 0.5}},
+    {"kind": "net-fleet", "K": 3, "eta": 0.04, "local": {"kind": "momentum", "momentum": 0.3}},
+    {"kind": "k-gt", "K": 3, "eta": 0.04, "outer": {"kind": "nesterov", "momentum": 0.3}},
 ]
 
 
@@ -107,7 +110,7 @@ def run_sites(method: Algorithm, problem: Quadratics) -> dict[int, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", TRACKING, ids=lambda spec: spec["kind"])
+@pytest.mark.parametrize("spec", TRACKING, ids=algorithm_label)
 def test_those_who_are_there_keep_the_invariant_and_reach_their_own_optimum(spec: dict[str, Any]) -> None:
     method = make_algorithm(spec)
     problem = Quadratics(M, d=5, mu=1.0, L=1.5, heterogeneity=3.0, seed=4, dtype=torch.float64)

@@ -45,8 +45,9 @@ def test_eight_sites_end_where_the_simulator_does(tmp_path: Path) -> None:
         ({**RING, "algorithms": [{"kind": "dfedsam", "K": 2, "eta": 0.05, "gossip": 2}]}, 1e-10),
         ({**RING, "algorithms": [{"kind": "k-gt", "K": 2, "eta": 0.05}]}, 1e-10),
         ({**RING, "problem": {**RING["problem"], "weights": [1, 2, 5]}}, 1e-10),
+        ({**RING, "algorithms": [{"kind": "k-gt", "K": 2, "eta": 0.05, "local": "adamw", "outer": "nesterov"}]}, 1e-10),
     ],
-    ids=["eight sites, float32", "compressed", "several exchanges", "another tracking method", "weights"],
+    ids=["eight sites, float32", "compressed", "several exchanges", "another tracking method", "weights", "AdamW"],
 )
 def test_sites_in_memory_end_where_the_simulator_does(tmp_path: Path, table: dict[str, Any], tolerance: float) -> None:
     expected = simulated(table)

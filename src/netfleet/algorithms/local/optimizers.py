@@ -26,7 +26,7 @@ _ELEMENTWISE += (optim.Adagrad, optim.Adadelta, optim.RMSprop, optim.ASGD, optim
 for _class in (*_ELEMENTWISE, optim.Adafactor, optim.Muon):
     OPTIMIZERS.register(_class.__name__.lower())(_class)
 #: Not options: what is moved, η, and how torch computes.
-_WITHHELD = ("params", "lr", "maximize", "foreach", "fused", "capturable", "differentiable")
+WITHHELD = ("params", "lr", "maximize", "foreach", "fused", "capturable", "differentiable")
 _TRIAL_SHAPES = ((6,), (2, 3), (2, 1, 3, 1))
 
 
@@ -85,7 +85,7 @@ def make_local(given: LocalSpec | LocalOptimizer) -> LocalOptimizer:
         raise ConfigError(f"local: lr = {params['lr']!r} is the method's step size; give it as eta, and leave lr out")
     known: Registry[Optimizer] = Registry("local optimizer")
     known.register(kind)(factory)
-    table = known.resolve({"kind": kind, **params}, dict.fromkeys(_WITHHELD))
+    table = known.resolve({"kind": kind, **params}, dict.fromkeys(WITHHELD))
     options = {name: tuple(v) if isinstance(v, list) else v for name, v in table.items() if name != "kind"}
     made = factory.func if isinstance(factory, functools.partial) else factory
     return LocalOptimizer(kind, made, options)  # type: ignore[arg-type]
