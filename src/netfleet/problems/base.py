@@ -189,7 +189,7 @@ class Problem(ABC):
         return None
 
 
-_WIDEST = 1 << 20  # numbers in a merged piece
+_WIDEST = 1 << 18  # numbers in a merged piece
 
 
 class Piece(NamedTuple):

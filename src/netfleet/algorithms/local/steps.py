@@ -6,7 +6,7 @@ steps) are alike, others a tensor for each parameter of each worker, in its shap
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,13 +47,13 @@ class Layout(NamedTuple):
 
 
 def layout_of(local: LocalOptimizer, f: Problem) -> Layout:
-    """How the state of this optimizer lies in the fields."""
-    name = (f.shapes, repr(f.groups), f.dtype, f.device)
+    """How the state of this optimizer lies in the fields; it does not depend on the rates of groups."""
+    parts = pieces(f.shapes, f.groups, merged=local.elementwise)
+    kinds = tuple((group.parameters, *sorted((k, bool(v)) for k, v in group.options.items())) for group in f.groups)
+    name = (f.shapes, kinds, f.dtype, f.device)
     if name not in local.layouts:
-        parts = pieces(f.shapes, f.groups, merged=local.elementwise)
-        local.layouts[name] = Layout(parts, _slots(local, parts, f))
-    layout: Layout = local.layouts[name]
-    return layout
+        local.layouts[name] = _slots(local, parts, f)
+    return Layout(parts, local.layouts[name])
 
 
 def _slots(local: LocalOptimizer, parts: list[Piece], f: Problem) -> list[Slot]:
@@ -159,19 +159,30 @@ class _Batch:
         views, moves = self._views(part), self._views(along)
         if self._torch is None:
             self._create(views)
-        for p, view, move in zip(self._tensors, views, moves, strict=True):
-            p.data, p.grad = view, move
-        del moves
+        for p, view in zip(self._tensors, views, strict=True):
+            p.data = view
         for group in self._torch.param_groups:
             group["lr"] = eta * group["rate"]
-        with torch.no_grad():
-            self._torch.step()
+        if self._taken == 0 and self._fresh:
+            for piece, move in enumerate(moves):  # the class makes its state itself; it is in the fields afterwards
+                self._torch_step([piece], [move])
+                self._store([piece])
+                self._load([piece])
+        else:
+            self._torch_step(range(len(moves)), moves)
         if isinstance(self._rows, Tensor):
             x[self._rows] = part
         self._taken += 1
-        if self._taken == 1 and self._fresh:  # the class has made its state itself; from now on it is in the fields
-            self._store()
-            self._load()
+
+    def _torch_step(self, pieces: Iterable[int], moves: Iterable[Tensor]) -> None:
+        """Move some pieces; torch leaves those without a gradient as they are."""
+        moved = [self._tensors[piece] for piece in pieces]
+        for p, move in zip(moved, moves, strict=True):
+            p.grad = move
+        with torch.no_grad():
+            self._torch.step()
+        for p in moved:
+            p.grad = None
 
     def _views(self, part: Tensor) -> list[Tensor]:
         if self._steps.local.elementwise:
@@ -184,14 +195,17 @@ class _Batch:
         self._torch = self._steps.local.torch(self._tensors, groups)
         self._fresh = not bool(self._steps.count[self._rows].any())
         if not self._fresh:
-            self._load()
+            self._load(range(len(views)))
 
-    def _load(self) -> None:
+    def _slots(self, pieces: Container[int]) -> Iterator[Slot]:
+        return (slot for slot in self._steps.layout.slots if slot.piece in pieces)
+
+    def _load(self, pieces: Collection[int]) -> None:
         """Let torch's state be what the fields have, in place where that is possible."""
         keys = self._steps.local.found.keys
-        for p in self._tensors:
-            self._torch.state[p] = {}
-        for slot in self._steps.layout.slots:
+        for piece in pieces:
+            self._torch.state[self._tensors[piece]] = {}
+        for slot in self._slots(pieces):
             self._torch.state[self._tensors[slot.piece]][keys[slot.key]] = self._read(slot)
 
     def _read(self, slot: Slot) -> Tensor | float:
@@ -206,15 +220,15 @@ class _Batch:
     def store(self) -> None:
         """Write what torch has not changed in place back into the fields."""
         if self._taken:
-            self._store()
+            self._store(range(len(self._tensors)))
             self._steps.count[self._rows] += self._taken
             self._torch.state.clear()  # a torch optimizer refers to itself, and would keep all this for a while
             for p in self._tensors:
-                p.data, p.grad = torch.empty(0), None
+                p.data = torch.empty(0)
 
-    def _store(self) -> None:
+    def _store(self, pieces: Container[int]) -> None:
         keys = self._steps.local.found.keys
-        for slot in self._steps.layout.slots:
+        for slot in self._slots(pieces):
             value = self._torch.state[self._tensors[slot.piece]][keys[slot.key]]
             self._write(slot, value)
 
