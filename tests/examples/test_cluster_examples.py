@@ -21,21 +21,25 @@ def test_a_loop_becomes_decentralized_by_a_handful_of_lines() -> None:
     plain, ours = ((LOOPS / name).read_text().splitlines() for name in ("plain.py", "decentralized.py"))
     body = [lines[lines.index('"""', 1) :] for lines in (plain, ours)]
     changed = [line for line in difflib.ndiff(*body) if line.startswith("+ ")]
-    assert len(changed) <= 12, changed
+    assert len(changed) <= 10, changed
 
 
-@pytest.mark.parametrize(("script", "ranks", "steps"), [("plain.py", 1, 300), ("decentralized.py", 2, 75)])
+@pytest.mark.parametrize(("script", "ranks", "steps"), [("plain.py", 1, 200), ("decentralized.py", 2, 300)])
 def test_both_loops_learn(script: str, ranks: int, steps: int) -> None:
-    options = ["--data", "digits", "--lr", "0.05", "--steps", str(steps)]
+    options = ["--data", "digits", "--lr", "0.005", "--steps", str(steps)]
     ends = finish(start([str(LOOPS / script), *options], ranks))
     assert [code for code, _, _ in ends] == [0] * ranks, ends[0][2]
     assert float(re.findall(r"accuracy ([\d.]+) %", ends[0][1])[-1]) > 60  # guessing: 10
 
 
-def test_the_simulated_loop_is_the_same_setting() -> None:
-    (only,) = load_experiment(LOOPS / "simulated.toml").runs()
-    script = (LOOPS / "decentralized.py").read_text()
-    assert only.config["algorithm"]["eta"] == float(re.search(r'"--lr".*default=([\d.]+)', script)[1])  # type: ignore[index]
-    assert only.config["rounds"] == int(re.search(r'"--steps".*default=(\d+)', script)[1])  # type: ignore[index]
-    assert f"K={only.config['algorithm']['K']}" in script
-    assert f"batch_size={only.config['problem']['batch']}" in script
+def test_the_files_beside_it_are_the_same_setting() -> None:
+    (simulated,), (planned,) = (load_experiment(LOOPS / name).runs() for name in ("simulated.toml", "sites.toml"))
+    script, method = (LOOPS / "decentralized.py").read_text(), simulated.config["algorithm"]
+    steps, lr = (re.search(rf'"--{name}".*default=([\d.]+)', script)[1] for name in ("steps", "lr"))  # type: ignore[index]
+    assert method["eta"]["start"] == float(lr)
+    assert (
+        simulated.config["rounds"] == planned.config["rounds"] == int(steps) // method["K"] == method["eta"]["rounds"]
+    )
+    assert {**method, "eta": 0} == {**planned.config["algorithm"], "eta": 0}
+    assert f"KGT(model.parameters(), lr=options.lr, K={method['K']}, local=torch.optim.AdamW)" in script
+    assert f"batch_size={simulated.config['problem']['batch']}" in script

@@ -335,7 +335,9 @@ def test_divergence_says_who_when_and_why_and_keeps_the_last_good_state(tmp_path
 
 @pytest.mark.parametrize("engine", ["simulator", "threads"])
 def test_simulate_raises_on_divergence(engine: str) -> None:
-    with pytest.raises(DivergedError, match=r"NET-FLEET diverged: . is not finite in round \d+ with step size 50"):
+    with pytest.raises(
+        DivergedError, match=r"NET-FLEET diverged: . of worker \d+ is not finite in round \d+ with step size 50"
+    ):
         simulate(NetFleet(eta=50.0), problem="quadratics", topology="ring", rounds=400, engine=EngineConfig(engine))
 
 
