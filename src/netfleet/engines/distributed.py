@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from netfleet import errors
+from netfleet.compute.host_memory import HostMemory, deliver
 from netfleet.compute.threads import available_threads, one_intra_op_thread
 from netfleet.engines.host import Content, PartialHost, Tag, needed, refuse_memory
 from netfleet.engines.job import Job, Snapshot
@@ -48,6 +49,13 @@ class ProcessGroup:
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.keeps_record = self.rank == 0
+        #: The backend of each type of device.
+        self.backends = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
+        if "cpu" not in self.backends:
+            raise ConfigError(
+                f"the process group has no backend for the CPU, only {', '.join(self.backends)}, and ranks compare small "
+                f'things there; call init_process_group("cpu:gloo,cuda:nccl")'
+            )
 
     def count(self, m: int) -> int:
         return m
@@ -132,10 +140,19 @@ class RowExchange:
         self.ranks, self.network, self.placement = ranks, network, placement
         self.mine = set(placement.workers[ranks.rank])
         self.sent = 0  # bytes that left this rank
+        self._host = HostMemory()
         self._static: list[Route] | None = None
         self._staging: dict[int, Tensor] = {}  # where rows that are not contiguous are copied, by rank
 
     def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content | None = None) -> None:
+        if self.ranks.backends.get(stack.device.type, "gloo") == "gloo" and stack.device.type != "cpu":
+            on_host = self._host.copy(stack)  # Gloo sends from the memory of the host only
+            self._send_and_receive(tag, need, on_host)
+            deliver(on_host, stack)
+        else:
+            self._send_and_receive(tag, need, stack)
+
+    def _send_and_receive(self, tag: Tag, need: Sequence[int], stack: Tensor) -> None:
         ops: list[tuple[Any, Tensor, int]] = []
         for route in self.routes(max(tag.t, 0), need):
             if route.sends.count:
@@ -149,7 +166,7 @@ class RowExchange:
         if not ops:
             return
         group = self.ranks.group
-        if stack.is_cuda:  # NCCL needs all operations in one batch; with Gloo a batch only costs time
+        if stack.device.type != "cpu":  # NCCL needs all operations in one batch; with Gloo a batch only costs time
             with reaching("a neighbour"):
                 for work in dist.batch_isend_irecv([dist.P2POp(act, rows, rank, group) for act, rows, rank in ops]):
                     work.wait()
