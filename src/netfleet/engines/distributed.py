@@ -53,8 +53,8 @@ class ProcessGroup:
         self.backends = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
         if "cpu" not in self.backends:
             raise ConfigError(
-                f"the process group has no backend for the CPU, only {', '.join(self.backends)}, and ranks compare small "
-                f'things there; call init_process_group("cpu:gloo,cuda:nccl")'
+                f"the process group has no backend for the CPU, only {', '.join(self.backends)}, and ranks compare "
+                f'small things there; call init_process_group("cpu:gloo,cuda:nccl")'
             )
 
     def count(self, m: int) -> int:
