@@ -1,14 +1,10 @@
 """The cluster engine: bytes on the wire, one exchange against bare messages, more ranks, and DDP's step beside ours.
 
-`python -m benchmarks.cluster OUT HASTE JOBS` is a rank; rank 0 writes the numbers to a file. The same processes time
-ours and what it is compared with in turn, several calls at a time between two barriers.
+The same processes time ours and what it is compared with in turn, several calls at a time between two barriers.
 """
 
 import itertools
-import json
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,23 +16,19 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.measure import ResultTable, Timed, alternating, milliseconds, ratio
-from benchmarks.processes import output
-from benchmarks.setting import ETA, PAPER, QUICK, TINY, Setting, method, network, rounds_on
-from netfleet.compute.threads import one_intra_op_thread
+from benchmarks.ranks import Found, launch, measured
+from benchmarks.setting import ETA, Setting, method, network, rounds_on
 from netfleet.data.tensors import only
 from netfleet.engines.distributed import ProcessGroup, RowExchange, host_on
 from netfleet.engines.host import Tag
 from netfleet.engines.job import Job
-from netfleet.engines.ranks import joined
-from netfleet.files import write_atomically
-from netfleet.optim import Decentralized
+from netfleet.optim import NetFleet
 from netfleet.problems import Quadratics
 from netfleet.runs.build import network_for
 from netfleet.topology.topology import make_topology
 
 CNN = 10_330  # parameters of the paper's CNN
 VECTORS, FLOAT = 2, 4  # in an exchange x and y travel, in float32
-Found = dict[str, Any]
 
 
 def run(setting: Setting) -> ResultTable:
@@ -47,7 +39,7 @@ def run(setting: Setting) -> ResultTable:
     alone: list[float] = []
     for ranks in setting.pick((1, 2, 4), (1, 2, 4), (2,)):
         jobs = _jobs(setting, ranks)
-        for job, found in zip(jobs, launch(ranks, jobs, setting.haste), strict=True):
+        for job, found in zip(jobs, launch("benchmarks.cluster", ranks, jobs, setting.haste), strict=True):
             first, *rest = found["seconds"]
             if job["job"] == "exchange":
                 wire, least = found["on the wire"], found["least"]
@@ -68,8 +60,9 @@ def run(setting: Setting) -> ResultTable:
         "allocated before. exchange is what the engine does in its place; mix also packs, unpacks and averages.",
         f"round: the paper's setting ({setting.m} workers, K = {setting.K}, batch {setting.batch}), not evaluated; one "
         "number of ranks after the other, not in turn.",
-        f"step: a mini-batch of {setting.batch} images per rank with plain autograd. DDP averages the gradients of all "
-        "ranks in every step; NET-FLEET exchanges x and y with the neighbours on a ring every K.",
+        f"step: forward, backward, step and zero_grad of an ordinary loop, {setting.batch} images per rank. DDP "
+        "averages the gradients of all ranks in every step; NET-FLEET exchanges x and y with the neighbours on a "
+        "ring every K.",
     ]
     return table
 
@@ -93,17 +86,6 @@ def _jobs(setting: Setting, ranks: int) -> list[Found]:
     step_jobs = [{"job": "step", "model": model, "calls": steps, "repeats": turns} for model in models]
     rounds = {"job": "rounds", "model": models[0], "repeats": setting.pick(9, 2, 1)}
     return [*exchanges, rounds, *step_jobs] if ranks > 1 else [rounds]
-
-
-def launch(ranks: int, jobs: list[Found], haste: int = 0, prefix: Sequence[str] = ()) -> list[Found]:
-    """What so many processes, started by torchrun (behind `prefix`, a command that runs another), measured."""
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "found.json"
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command = [*prefix, *torchrun, "-m", "benchmarks.cluster", str(out), str(haste), json.dumps(jobs)]
-        output(command, timeout=3600, shown=60, OMP_NUM_THREADS="1")
-        found: list[Found] = json.loads(out.read_text(encoding="utf-8"))
-        return found
 
 
 def exchange(setting: Setting, kind: str, m: int, d: int, calls: int, repeats: int) -> Found:
@@ -178,31 +160,21 @@ def step(setting: Setting, model: str, calls: int, repeats: int) -> Found:
     runs = [partial(_together, _steps(shared, sgd, batches), calls)]
     for K in (1, 10):
         own = network(model)
-        ours = Decentralized(own.parameters(), {"kind": "net-fleet", "K": K, "eta": ETA})
-        runs.append(partial(_together, _steps(own, ours, batches), calls // K))
+        runs.append(partial(_together, _steps(own, NetFleet(own.parameters(), lr=ETA, K=K), batches), calls))
     return {"seconds": [[t / calls for t in turns] for turns in alternating(runs, repeats)]}
 
 
 def _steps(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Any]) -> Timed:
     turns = itertools.cycle(batches)
 
-    def closure() -> Any:
+    def step() -> None:
         x, y = next(turns)
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
         optimizer.zero_grad()
-        loss: Any = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        return loss
 
-    return lambda: optimizer.step(closure)
-
-
-def main(out: Path, setting: Setting, jobs: list[Found]) -> None:
-    known: dict[str, Callable[..., Found]] = {"exchange": exchange, "rounds": rounds, "step": step}
-    with joined(), one_intra_op_thread():
-        found = [known[job.pop("job")](setting, **job) for job in jobs]
-        if dist.get_rank() == 0:
-            write_atomically(out, lambda file: file.write(json.dumps(found).encode()))
+    return step
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), (PAPER, QUICK, TINY)[int(sys.argv[2])], json.loads(sys.argv[3]))
+    measured({"exchange": exchange, "rounds": rounds, "step": step})

@@ -17,6 +17,7 @@ PARTS = {
     "libraries": "a plain PyTorch loop and other libraries, each in an environment of its own",
     "growth": "time and memory for up to 5,000 workers and 10 million parameters",
     "cluster": "ranks on one machine: bytes on the wire, an exchange against bare messages, a step against DDP",
+    "memory": "peak memory of a training loop of one's own beside AdamW and DDP",
     "sites": "real sites: a message against bare gRPC, a round and a killed site against other systems",
 }
 

@@ -20,7 +20,7 @@ from netfleet.cli import main
 from netfleet.problems import Quadratics
 
 #: Parts that start several processes.
-SLOW = {"libraries", "growth", "cluster", "sites"}
+SLOW = {"libraries", "growth", "cluster", "memory", "sites"}
 
 
 @pytest.mark.parametrize("part", [pytest.param(p, marks=pytest.mark.slow if p in SLOW else ()) for p in PARTS])
@@ -41,6 +41,10 @@ def test_every_part_runs(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert [row[0] for row in table.rows] == ["exchange of 0.004 MB"] * 2 + ["round"] * 3
     if part == "cluster":
         assert [row[0] for row in table.rows] == ["bytes", "exchange", "mix", "round", "step", "step"]
+    if part == "memory":
+        kept = {row[0]: row[1] for row in table.rows}
+        assert (kept["AdamW"], kept["LED"], kept["NET-FLEET"], kept["K-GT, AdamW"]) == ("2", "1", "2", "4")
+        assert "LED, AdamW" not in kept
     if part == "libraries":
         assert [row[0] for row in table.rows] == ["ours", "plain"]
         assert any(note.startswith("flower: it is not installed in") for note in table.notes)

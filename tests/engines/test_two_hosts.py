@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from benchmarks.cluster import launch
+from benchmarks.ranks import launch
 from netfleet import History, load_experiment
 from netfleet.runs.run import run_experiment
 from support.torchrun import EXPERIMENT, free_port
@@ -97,7 +97,7 @@ def test_what_goes_over_the_wire_is_the_least_that_must(own_loopback: list[str])
         for kind, m in graphs
         for _ in range(3)
     ]
-    found = launch(3, jobs, prefix=own_loopback)
+    found = launch("benchmarks.cluster", 3, jobs, prefix=own_loopback)
     assert all(each["sent"] == each["least"] > 0 for each in found)
     ratios = [each["on the wire"] / each["least"] for each in found]
     for same in (ratios[:3], ratios[3:]):

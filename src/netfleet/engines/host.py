@@ -178,6 +178,7 @@ class PartialHost(Host):
             part.own.put(stack, own)
             self._exchange(tag, part.need, stack.view(torch.uint8), _content([pack(own)], [slice(None)]))
             self._weighted(part, stack, place)
+            del stack  # its memory is the next one's
         return out
 
     def took(self, tag: Tag, argument: int, need: Sequence[int], vectors: Tensor) -> None:

@@ -140,7 +140,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
                 "parameters; call optimizer.begin_round() before the loss is computed, or draw the batches from "
                 "netfleet.optim.Batches(loader, optimizer)"
             )
-        self._answer(self._gradients())
+        self._go_on(self._gradients)
         return None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -157,7 +157,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
                 continue
             with torch.enable_grad():
                 losses.append(closure(self._wanted) if named else closure())
-            self._answer(self._gradients())
+            self._go_on(self._gradients)
         self._last_loss = losses[0] if losses else self._last_loss
         return self._last_loss
 
@@ -181,10 +181,10 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
             self._start(saved or {})
         self._rates.begin(t, rate)
         del saved
-        self._answer(self._kept.state())
+        self._go_on(self._kept.state)
         if self._wanted is None and self.round == t and not self.finished:  # the state that the training begins with
             self.state.pop(_STATE)  # type: ignore[call-overload]
-            self._answer(self._kept.state())
+            self._go_on(self._kept.state)
 
     def _start(self, saved: Mapping[str, Any]) -> None:
         """Start the training, from a saved state if that has more than a round's number."""
@@ -203,10 +203,13 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         rates = [float(group["lr"]) for group in self.param_groups]
         self._connection.compare({"round": str(self.round), "learning rate": repr(rates), **self._facts})
 
-    def _answer(self, answer: Tensor | LoopState) -> None:
-        """Give the training what it waits for, and take up what it wants next."""
+    def _go_on(self, answer: Callable[[], Tensor | LoopState]) -> None:
+        """Give the training what it waits for, and take up what it wants next.
+
+        The answer is made here and not kept: with its memory the next gradients can be offered.
+        """
         self._wanted = None
-        question = self._problem.handover.go(answer)
+        question = self._problem.handover.go(answer())
         if isinstance(question, GradientAt):
             self._flat.show(question.x)
             self._flat.offer_gradients()
@@ -223,7 +226,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
             self._kept.restore(snapshot.loop)
         if not self.finished and self.round == self._connection.rounds:  # nothing follows: save, and end
             self.state.pop(_STATE)  # type: ignore[call-overload]
-            self._answer(self._kept.state())
+            self._go_on(self._kept.state)
         else:
             self._hook = _before_forward(self)
 
