@@ -2,6 +2,7 @@
 
 import json
 import weakref
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,15 +49,21 @@ class OwnSettings:
 class Kept:
     """The objects whose state belongs to a checkpoint, by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, trained: Iterable[Tensor] = ()) -> None:
+        self._trained = {id(p) for p in trained}
         self._objects: dict[str, Stateful] = {}
         self._loaded: LoopState | None = None
         self._whole = True
 
     @property
     def model(self) -> nn.Module | None:
-        """The module among them, if there is one."""
-        return next((each for each in self._objects.values() if isinstance(each, nn.Module)), None)
+        """The module among them that is trained, if there is one."""
+        return next(
+            (each for each in self._objects.values() if isinstance(each, nn.Module) and self._trains(each)), None
+        )
+
+    def _trains(self, module: nn.Module) -> bool:
+        return any(id(p) in self._trained for p in module.parameters())
 
     def add(self, name: str, thing: Stateful) -> None:
         """Keep a thing; it gets its state at once where a state was loaded before."""
@@ -71,7 +78,7 @@ class Kept:
     def state(self) -> LoopState:
         """What is to be saved."""
         tensors: dict[str, Tensor] = {}
-        tree = {name: _pack(_state_of(thing), name, tensors) for name, thing in self._objects.items()}
+        tree = {name: _pack(self._state_of(thing), name, tensors) for name, thing in self._objects.items()}
         return LoopState(tensors, json.dumps(tree))
 
     def restore(self, loaded: LoopState | None, whole: bool = True) -> None:
@@ -98,13 +105,15 @@ class Kept:
         else:
             thing.load_state_dict(state)
 
+    def _state_of(self, thing: Stateful) -> dict[str, Any]:
+        """The model's parameters are in the method's state, or frozen: what remains are its buffers.
 
-def _state_of(thing: Stateful) -> dict[str, Any]:
-    """A module's parameters are in the method's state, or frozen; what remains are its buffers."""
-    if not isinstance(thing, nn.Module):
-        return thing.state_dict()
-    parameters = {name for name, _ in thing.named_parameters(remove_duplicate=False)}
-    return {name: value for name, value in thing.state_dict().items() if name not in parameters}
+        A module that is not trained, such as a moving average of the model, has all its own.
+        """
+        if not isinstance(thing, nn.Module) or not self._trains(thing):
+            return thing.state_dict()
+        parameters = {name for name, _ in thing.named_parameters(remove_duplicate=False)}
+        return {name: value for name, value in thing.state_dict().items() if name not in parameters}
 
 
 def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -1,6 +1,6 @@
 """The objective of a worker whose gradients come from the user's loop."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -50,8 +50,8 @@ class LoopProblem(Problem):
         self._asked = (-1, -1)
         #: Whether the loop can use a mini-batch twice, because the closure is told its name.
         self.repeats = False
-        #: What the loop keeps, among which may be the model.
-        self.kept: Kept | None = None
+        #: What the loop keeps, among which may be the model; a scheduler among it would keep the optimizer alive.
+        self.kept: Callable[[], Kept | None] = lambda: None
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -71,7 +71,8 @@ class LoopProblem(Problem):
 
     def named_values(self) -> dict[str, Tensor]:
         """The model by the names of its parameters and buffers, if the loop keeps it; else all parameters as `x`."""
-        model = None if self.kept is None else self.kept.model
+        kept = self.kept()
+        model = None if kept is None else kept.model
         return {"x": self._flat.x} if model is None else dict(model.state_dict())
 
     def sample(self, t: int, k: int) -> Sample:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -67,7 +68,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         given = given if self._local is None else with_local(given, self._local)
         given = given if outer is None else with_outer(given, outer)
         options = {"weight_decay": weight_decay or 0.0} if self._local is None else dict(self._local.options)
-        self._complete, self.round = False, 0
+        self._complete, self.round, self._shows_average = False, 0, False
         super().__init__(params, {"lr": given.step_size(0), **options})
         self._complete = True
         self._connection: Connection = joined() or Ranks(group, topology, seed)
@@ -82,10 +83,12 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._facts = _facts(self._flat, [p for p in everything if not p.requires_grad], adopted)
         self._compare()
         self._flat.show(self._connection.common_start(self._flat.x))
-        self._kept, self._buffers, self._seed = Kept(), list(buffers), seed
+        self._kept, self._buffers, self._seed = Kept(self._flat.parameters), list(buffers), seed
         self._kept.add("optimizer", OwnSettings(self, self._rates))
         self._last_loss: object = None
         self._hook: RemovableHandle | None = None
+        # The hook before a forward pass fires once only, also for a compiled module.
+        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
         self._renew(0)
 
     def _renew(self, t: int) -> None:
@@ -93,7 +96,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._close()
         connection = self._connection
         self._problem = LoopProblem(self._flat, self._buffers, connection.worker, connection.workers, self._seed)
-        self._problem.kept = self._kept
+        self._problem.kept = weakref.ref(self._kept)
         weakref.finalize(self, self._problem.handover.close)
         self.round, self.finished = t, False
         self._wanted: Sample | None = None  # the mini-batch whose gradient the training waits for
@@ -134,7 +137,9 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
             )
         if self.finished:
             raise ConfigError(f"all {self.round} rounds of the plan are done; end the loop when optimizer.finished")
+        self._check_own()
         if self._wanted is None:
+            self._check_unchanged()
             raise ConfigError(
                 "these gradients were computed before the round began, because the loop calls no module that holds the "
                 "parameters; call optimizer.begin_round() before the loss is computed, or draw the batches from "
@@ -172,7 +177,9 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
 
     def _begin(self) -> None:
         """Let the training go on until it wants a gradient; a round in which this worker is away ends before that."""
+        self._check_own()
         self._check_unchanged()
+        self._flat.collect()
         if self._hook is not None:
             self._hook.remove()
         rate, self._problem.groups = rates_of(self.param_groups, self._method, self._local)
@@ -231,6 +238,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
             self._hook = _before_forward(self)
 
     def _gradients(self) -> Tensor:
+        self._flat.collect()
         groups = self.param_groups if self._local is None else []  # a local optimizer decays by itself
         decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
         return self._flat.take_gradients([decays.get(id(p), 0.0) for p in self._flat.parameters])
@@ -242,16 +250,26 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
                 "vector; make a new optimizer after freezing or unfreezing"
             )
 
+    def _check_own(self) -> None:
+        if self._shows_average:
+            raise ConfigError(
+                "the parameters are the average of all ranks now; train after optimizer.averaged() has ended"
+            )
+
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Within this the parameters (and `buffers`) are the averages over all ranks, which must all enter."""
+        self._check_own()
+        self._flat.collect()
         own, statistics = self._flat.x, self._problem.read_buffers()
         self._flat.show(self._connection.average(own))
         if statistics is not None:
             self._problem.write_buffers(self._connection.average(statistics[0])[None])
+        self._shows_average = True
         try:
             yield
         finally:
+            self._shows_average = False
             self._flat.show(own)
             self._problem.write_buffers(statistics)
 
@@ -264,6 +282,12 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         """
         for name, thing in things.items():
             self._kept.add(name, thing)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise ConfigError(
+            "an optimizer with its training cannot be copied or pickled; save its state_dict(), and load that into a "
+            "new one"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         self._check_ended()
@@ -346,11 +370,14 @@ def _before_forward(optimizer: Decentralized) -> RemovableHandle:
     """Let the next round begin before a module that holds the optimizer's parameters is called in training."""
     reference, own = weakref.ref(optimizer), {id(p) for group in optimizer.param_groups for p in group["params"]}
 
+    def trained(p: Tensor) -> bool:
+        return p.requires_grad and id(p) in own  # a GAN's loop freezes one network while it trains the other
+
     def begin(module: nn.Module, inputs: object) -> None:
         waiting = reference()
         if waiting is None:
             handle.remove()
-        elif torch.is_grad_enabled() and any(id(p) in own for p in module.parameters()):
+        elif torch.is_grad_enabled() and not waiting._shows_average and any(map(trained, module.parameters())):
             waiting.begin_round()
 
     begin._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compiler.disable takes seconds to import

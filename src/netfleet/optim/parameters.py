@@ -37,6 +37,17 @@ class FlatParameters:
                 p.data.copy_(part.view(p.shape))
         self.x = x
 
+    def collect(self) -> None:
+        """Take over what the loop has written into parameters that are, or have become, no views of x."""
+        for p, part in zip(self.parameters, torch.split(self.x, self.sizes), strict=True):
+            if (p.dtype, p.device, p.numel()) != (self.dtype, self.device, part.numel()):
+                raise ConfigError(
+                    f"a parameter has become {p.dtype} on {p.device}, but the optimizer was made for {self.dtype} on "
+                    f"{self.device}; make the optimizer after model.to(...)"
+                )
+            if p.data_ptr() != part.data_ptr():
+                part.copy_(p.detach().flatten())
+
     def note_used(self) -> None:
         """Tell parameters with a gradient of 0 from those that are not used, as weight decay must."""
         used = self._used
@@ -44,20 +55,23 @@ class FlatParameters:
             p.register_post_accumulate_grad_hook(lambda reached: used.add(id(reached)))  # type: ignore[no-untyped-call]
 
     def offer_gradients(self) -> None:
-        """Let the next gradients be added up in one new row: each `.grad` is a view of it."""
+        """Let the next gradients be added up in one new row: each `.grad` is a view of it, where it can be."""
         self._row = torch.zeros(1, self.d, dtype=self.dtype, device=self.device)
         self._version = self._row._version
+        self._share()
+
+    def _share(self) -> None:
         for p, part in self._parts():
-            p.grad = part
+            p.grad = part if p.is_contiguous() else None  # torch wants a gradient in the parameter's memory layout
 
     def clear_gradients(self) -> None:
         """As after `offer_gradients`; nothing is written if nothing was."""
+        self._used.clear()
         if self._row is not None:
             if self._row._version != self._version:
                 self._row.zero_()
                 self._version = self._row._version
-            for p, part in self._parts():
-                p.grad = part
+            self._share()
 
     def take_gradients(self, decays: Sequence[float]) -> Tensor:
         """The gradients as one row, `[1, d]`, with weight decay added; then there are none any more."""

@@ -8,11 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from netfleet.algorithms import Algorithm
+from netfleet.algorithms import Algorithm, Mix
+from netfleet.algorithms.compression import Packed
 from netfleet.engines.distributed import CHUNK, ProcessGroup, RowExchange
-from netfleet.engines.host import PartialHost
+from netfleet.engines.host import PartialHost, all_finite
 from netfleet.engines.job import Job, Snapshot, Start
-from netfleet.engines.loop import train
+from netfleet.engines.loop import diverged, train
 from netfleet.engines.placement import Placement
 from netfleet.errors import ConfigError
 from netfleet.optim.loop_problem import LoopProblem, LoopRecorder
@@ -62,13 +63,36 @@ class Ranks:
     def average(self, values: Tensor) -> Tensor:
         return self.collective.total(values[None]).div_(self.workers)
 
-    def host(self, problem: LoopProblem) -> PartialHost:
+    def host(self, problem: LoopProblem) -> "_CarefulHost":
         """The host of this rank's worker."""
         assert self._network is not None
         alone = Placement(tuple((rank,) for rank in range(self.workers)))
         exchange = RowExchange(self.collective, self._network, alone)
-        return PartialHost(problem, self._network, exchange, self.collective, chunk=CHUNK)
+        return _CarefulHost(problem, self._network, exchange, self.collective, chunk=CHUNK)
 
     def train(self, problem: LoopProblem, method: Algorithm, start: Start | None, first: int) -> Snapshot:
         recorder, host = LoopRecorder(problem.handover), self.host(problem)
+        host.method = method
         return train(host, Job(problem, host.network, method, _ENDLESS, recorder, start, first=first))
+
+
+class _CarefulHost(PartialHost):
+    """Before anything is sent, all ranks agree that it is finite everywhere; else all stop."""
+
+    method: Algorithm | None = None
+
+    def mixer(self, t: int) -> Mix:
+        mix = super().mixer(t)
+
+        def careful(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
+            self._agree(t, all(all_finite(v.values if isinstance(v, Packed) else v) for v in vectors))
+            return mix(*vectors)
+
+        return careful  # type: ignore[return-value]
+
+    def _agree(self, t: int, fine: bool) -> None:
+        if not int(self.collective.total(torch.tensor([[int(not fine)]]))):
+            return
+        seen = self.collective.gather(torch.tensor([[fine]]), self.problem.workers)
+        assert self.method is not None
+        raise diverged(self.method, f"what rank {seen[:, 0].tolist().index(False)} was about to send", max(t, 0))
