@@ -169,7 +169,8 @@ def _steps(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[Any
 
     def step() -> None:
         x, y = next(turns)
-        nn.functional.cross_entropy(model(x), y).backward()
+        loss: torch.Tensor = nn.functional.cross_entropy(model(x), y)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         optimizer.zero_grad()
 

@@ -36,7 +36,7 @@ def run(setting: Setting) -> ResultTable:
         "Peak memory of a training loop above the model, in vectors of its size, two ranks",
         "what | keeps | bound | peak | peak with glibc's defaults",
     )
-    jobs = [{"job": "memory", "what": what, "width": width, "layers": layers} for what in _what()]
+    jobs: list[Found] = [{"job": "memory", "what": what, "width": width, "layers": layers} for what in _what()]
     exact, usual = (launch("benchmarks.memory", RANKS, jobs, setting.haste, **env) for env in (RETURNS, {}))
     for job, found, other in zip(jobs, exact, usual, strict=True):
         bound = found["keeps"] + 2 if job["what"].split(",")[0] in METHODS else "–"

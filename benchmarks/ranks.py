@@ -26,7 +26,7 @@ def launch(
         out = Path(folder) / "found.json"
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         command = [*prefix, *torchrun, "-m", module, str(out), str(haste), json.dumps(jobs)]
-        output(command, timeout=3600, shown=60, OMP_NUM_THREADS="1", **variables)
+        output(command, 3600, None, 60, **{"OMP_NUM_THREADS": "1", **variables})
         found: list[Found] = json.loads(out.read_text(encoding="utf-8"))
         return found
 

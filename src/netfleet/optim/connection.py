@@ -31,6 +31,9 @@ class Connection(Protocol):
     def compare(self, facts: Mapping[str, str]) -> None:
         """Raise if another worker has other facts: what they describe, and this worker's value."""
 
+    def place(self) -> Mapping[str, str]:
+        """What else a state of this worker belongs to: its rank, how many there are, their graph."""
+
     def common_start(self, values: Tensor) -> Tensor:
         """The values that all workers begin with."""
 

@@ -123,6 +123,9 @@ class JoinedSite:
         """The neighbours are asked when the training starts, in its thread: they may not be there yet."""
         self._facts |= {name: text for name, text in facts.items() if name != "round"}
 
+    def place(self) -> Mapping[str, str]:
+        return {}  # a site loads its own folder only
+
     def common_start(self, values: Tensor) -> Tensor:
         """Nobody can give all sites one model: they must have the same already, which is compared like other facts."""
         from netfleet.sites.runtime.facts import INITIAL

@@ -68,7 +68,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         given = given if self._local is None else with_local(given, self._local)
         given = given if outer is None else with_outer(given, outer)
         options = {"weight_decay": weight_decay or 0.0} if self._local is None else dict(self._local.options)
-        self._complete, self.round, self._shows_average = False, 0, False
+        self._complete, self.round, self._shows_average, self._replaced = False, 0, False, False
         super().__init__(params, {"lr": given.step_size(0), **options})
         self._complete = True
         self._connection: Connection = joined() or Ranks(group, topology, seed)
@@ -77,6 +77,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._method = adopted.with_eta(self._rates)
         everything = [p for group in self.param_groups for p in group["params"]]
         self._requires_grad = [p.requires_grad for p in everything]
+        _replace_others(self, everything)
         self._flat = FlatParameters([p for p in everything if p.requires_grad])
         if self._local is None:
             self._flat.note_used()
@@ -89,23 +90,27 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._hook: RemovableHandle | None = None
         # The hook before a forward pass fires once only, also for a compiled module.
         warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
-        self._renew(0)
+        self._prepare(0)
 
-    def _renew(self, t: int) -> None:
+    def _prepare(self, t: int) -> None:
         """Prepare a training that begins in round t with the parameters and the state as they are then."""
-        self._close()
         connection = self._connection
         self._problem = LoopProblem(self._flat, self._buffers, connection.worker, connection.workers, self._seed)
         self._problem.kept = weakref.ref(self._kept)
         weakref.finalize(self, self._problem.handover.close)
         self.round, self.finished = t, False
         self._wanted: Sample | None = None  # the mini-batch whose gradient the training waits for
-        self._hook = _before_forward(self)
+        self._watch(True)
 
     def _close(self) -> None:
+        self._problem.handover.close()
+        self._watch(False)
+
+    def _watch(self, forward: bool) -> None:
+        """Whether a round begins when a module that holds the parameters is called in training."""
         if self._hook is not None:
-            self._problem.handover.close()
             self._hook.remove()
+        self._hook = _before_forward(self) if forward else None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self._complete:
@@ -180,8 +185,6 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._check_own()
         self._check_unchanged()
         self._flat.collect()
-        if self._hook is not None:
-            self._hook.remove()
         rate, self._problem.groups = rates_of(self.param_groups, self._method, self._local)
         t, saved = self.round, self.state.pop(_STATE, None)  # type: ignore[call-overload]
         if not self._problem.handover.started:
@@ -195,7 +198,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
 
     def _start(self, saved: Mapping[str, Any]) -> None:
         """Start the training, from a saved state if that has more than a round's number."""
-        self._compare()
+        self._compare(_mismatch(saved.get("of", {}), self._origin()))
         connection, problem, method, t = self._connection, self._problem, self._method, self.round
         start, names = None, method.State._fields[1:]
         self._rates.now = saved.get("eta", self._rates.now)
@@ -205,10 +208,18 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
             start = lambda *_: first.pop()  # noqa: E731
         problem.handover.start(lambda: connection.train(problem, method, start, t), problem.device)
 
-    def _compare(self) -> None:
+    def _compare(self, mismatch: str = "") -> None:
         """Workers that average different things would hang, or fail far from the cause."""
         rates = [float(group["lr"]) for group in self.param_groups]
-        self._connection.compare({"round": str(self.round), "learning rate": repr(rates), **self._facts})
+        facts = {"round": str(self.round), "learning rate": repr(rates), "loaded state": mismatch, **self._facts}
+        self._connection.compare(facts)
+        if mismatch:
+            raise ConfigError(f"the loaded state does not belong here: {mismatch}; {_OWN_STATE}")
+
+    def _origin(self) -> dict[str, str]:
+        """What a state belongs to."""
+        own = {name: self._facts[name] for name in ("method", "frozen parameters")}
+        return own | dict(self._connection.place())
 
     def _go_on(self, answer: Callable[[], Tensor | LoopState]) -> None:
         """Give the training what it waits for, and take up what it wants next.
@@ -216,6 +227,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         The answer is made here and not kept: with its memory the next gradients can be offered.
         """
         self._wanted = None
+        self._watch(False)
         question = self._problem.handover.go(answer())
         if isinstance(question, GradientAt):
             self._flat.show(question.x)
@@ -228,14 +240,18 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._problem.write_buffers(snapshot.buffers)
         self.round = snapshot.t
         fields = dict(zip(snapshot.state._fields, snapshot.state, strict=True))
-        self.state[_STATE] = {"t": self.round, "eta": self._rates.now, **fields}  # type: ignore[index]
+        self._keep_state(fields)
         if not self.finished and snapshot.loop is not None:  # a site resumes
             self._kept.restore(snapshot.loop)
         if not self.finished and self.round == self._connection.rounds:  # nothing follows: save, and end
             self.state.pop(_STATE)  # type: ignore[call-overload]
             self._go_on(self._kept.state)
         else:
-            self._hook = _before_forward(self)
+            self._watch(not self.finished)
+
+    def _keep_state(self, fields: Mapping[str, Tensor]) -> None:
+        about = {"t": self.round, "eta": self._rates.now, "of": self._origin()}
+        self.state[_STATE] = {**about, **fields}  # type: ignore[index]
 
     def _gradients(self) -> Tensor:
         self._flat.collect()
@@ -251,6 +267,11 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
             )
 
     def _check_own(self) -> None:
+        if self._replaced:
+            raise ConfigError(
+                "another optimizer was made for these parameters, and a parameter is in one vector only; use that one, "
+                "or give each optimizer parameters of its own"
+            )
         if self._shows_average:
             raise ConfigError(
                 "the parameters are the average of all ranks now; train after optimizer.averaged() has ended"
@@ -323,8 +344,10 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._kept.restore(loaded.loop, whole=loaded.fields is not None)
         self.state.pop(_STATE, None)  # type: ignore[call-overload]
         if loaded.fields is not None:
-            self.state[_STATE] = {"t": loaded.t, "eta": self._rates.now, **loaded.fields}  # type: ignore[index]
-        self._renew(loaded.t)
+            self.round = loaded.t
+            self._keep_state(loaded.fields)
+        self._close()
+        self._prepare(loaded.t)
 
     @property
     def _ranks(self) -> Ranks:
@@ -335,7 +358,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         saved: dict[str, Any] = state_dict["state"].get(_STATE, {})
         names, d = self._method.State._fields, self._flat.d
-        if saved and (saved.keys() - {"t", "eta"} != set(names) or any(saved[n].shape[-1] % d for n in names)):
+        if saved and (saved.keys() - {"t", "eta", "of"} != set(names) or any(saved[n].shape[-1] % d for n in names)):
             found = {name: tuple(v.shape) for name, v in saved.items() if isinstance(v, Tensor)}
             raise ConfigError(
                 f"the loaded state has {found}, but {self._method.title} with {d} parameters keeps "
@@ -348,7 +371,20 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         if own:
             self._flat.show(own["x"][0])
             self.state[_STATE] = own  # type: ignore[index]
-        self._renew(own.get("t", 0))
+        self._close()
+        self._prepare(own.get("t", 0))
+
+
+_OWN_STATE = (
+    "every rank loads its own state into the same model, method and graph; optimizer.save(folder) and load(folder) do "
+    "that, also for another number of ranks"
+)
+
+
+def _mismatch(saved: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """In what a loaded state differs from where it is loaded."""
+    other = [name for name, text in saved.items() if own.get(name) != text]
+    return f"its {other[0]} is {saved[other[0]]}, here it is {own.get(other[0])}" if other else ""
 
 
 def _facts(flat: FlatParameters, frozen: Iterable[Tensor], method: Algorithm) -> dict[str, str]:
@@ -358,6 +394,21 @@ def _facts(flat: FlatParameters, frozen: Iterable[Tensor], method: Algorithm) ->
         "frozen parameters": digest(frozen),
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method.with_eta(1.0))),
     }
+
+
+#: All optimizers that train.
+_TRAINING: "weakref.WeakSet[Decentralized]" = weakref.WeakSet()
+
+
+def _replace_others(optimizer: Decentralized, parameters: Iterable[Tensor]) -> None:
+    """End the training of earlier optimizers of these parameters, which would show their own values."""
+    new = {id(p) for p in parameters}
+    for other in list(_TRAINING):
+        if any(id(p) in new for group in other.param_groups for p in group["params"]):
+            other._close()
+            other._replaced = True
+            _TRAINING.discard(other)
+    _TRAINING.add(optimizer)
 
 
 def _takes_an_argument(closure: Closure) -> bool:

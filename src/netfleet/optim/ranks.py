@@ -46,8 +46,7 @@ class Ranks:
         return method
 
     def compare(self, facts: Mapping[str, str]) -> None:
-        graph = self.topology.name if self.topology.varying else repr(self.topology.W().toarray().tolist())
-        mine = {"topology": graph, **facts}
+        mine = {"topology": self._graph(), **facts}
         codes = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") for text in mine.values()]
         found = self.collective.gather(torch.tensor([codes]), [self.worker])
         for what, text, values in zip(mine, mine.values(), found.T.tolist(), strict=True):
@@ -56,6 +55,13 @@ class Ranks:
                     f"the ranks do not have the same {what} (rank {self.worker}: {text[:200]}); build the same model, "
                     f"method and graph on all of them (a random graph with one seed), and load the same saved state"
                 )
+
+    def _graph(self) -> str:
+        return self.topology.name if self.topology.varying else repr(self.topology.W().toarray().tolist())
+
+    def place(self) -> Mapping[str, str]:
+        graph = f"{self.topology.name} ({hashlib.sha256(self._graph().encode()).hexdigest()[:8]})"
+        return {"number of ranks": str(self.workers), "rank": str(self.worker), "graph": graph}
 
     def common_start(self, values: Tensor) -> Tensor:
         return self.collective.from_first(values)
@@ -86,7 +92,7 @@ class _CarefulHost(PartialHost):
 
         def careful(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
             self._agree(t, all(all_finite(v.values if isinstance(v, Packed) else v) for v in vectors))
-            return mix(*vectors)
+            return mix(*vectors)  # type: ignore[arg-type]
 
         return careful  # type: ignore[return-value]
 
