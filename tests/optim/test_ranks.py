@@ -13,7 +13,7 @@ from support.loop_ranks import METHODS, RANKS
 from support.torchrun import finish, start
 
 #: What a sentence speaks of, if not of the case's name.
-WORDS = {"rank 0's": "its rank is 0, here it is", "K": "K=2"}
+WORDS = {"rank 0's": "the same loaded state", "K": "K=2"}
 Results = Callable[[str], list[Any]]
 
 
@@ -67,7 +67,7 @@ def test_a_saved_run_goes_on_with_the_same_bits(results: Results) -> None:
 
 def test_fewer_ranks_go_on_with_the_average_model(results: Results) -> None:
     fewer = [found for _, _, found in results("saved_and_loaded")[:2]]
-    assert [(t, rate) for t, rate, _ in fewer] == [(3, 0.1 * 0.7**3)] * 2
+    assert all((t, rate) == (3, pytest.approx(0.1 * 0.7**3)) for t, rate, _ in fewer)
     assert all(torch.equal(a, b) for a, b in zip(fewer[0][2], fewer[1][2], strict=True))
 
 

@@ -1,4 +1,4 @@
-"""A user's script for tests/optim/test_endings.py: `SCRIPT HOW`; it ends in the middle of a round, in one of many ways."""
+"""A user's script for tests/optim/test_endings.py: `SCRIPT HOW`; it ends in the middle of a round."""
 
 from __future__ import annotations
 

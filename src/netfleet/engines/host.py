@@ -66,6 +66,8 @@ class Host(ABC):
 
     #: Whether this host stops a diverged run without asking other hosts.
     decides_alone = False
+    #: What a worker is called in messages to users.
+    calls_workers = "worker"
 
     def __init__(self, problem: Problem, network: Network, collective: Collective, threads: int) -> None:
         """`problem` has the objectives of the workers hosted here."""

@@ -127,7 +127,7 @@ def _agree(host: Host, algorithm: Algorithm, bad: _Bad | None) -> None:
     seen = host.collective.gather(torch.tensor([bad or _FINE] * len(workers)), workers)
     first = _Bad(*min(seen.tolist()))
     if first != _FINE:
-        what = f"{algorithm.State._fields[first.place]} of worker {first.worker}"
+        what = f"{algorithm.State._fields[first.place]} of {host.calls_workers} {first.worker}"
         raise diverged(algorithm, what, first.t)
 
 

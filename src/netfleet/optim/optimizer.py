@@ -211,7 +211,12 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
     def _compare(self, mismatch: str = "") -> None:
         """Workers that average different things would hang, or fail far from the cause."""
         rates = [float(group["lr"]) for group in self.param_groups]
-        facts = {"round": str(self.round), "learning rate": repr(rates), "loaded state": mismatch, **self._facts}
+        facts = {
+            "round": str(self.round),
+            "learning rate": repr(rates),
+            "loaded state": mismatch or "its own",
+            **self._facts,
+        }
         self._connection.compare(facts)
         if mismatch:
             raise ConfigError(f"the loaded state does not belong here: {mismatch}; {_OWN_STATE}")

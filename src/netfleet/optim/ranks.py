@@ -85,6 +85,7 @@ class Ranks:
 class _CarefulHost(PartialHost):
     """Before anything is sent, all ranks agree that it is finite everywhere; else all stop."""
 
+    calls_workers = "rank"
     method: Algorithm | None = None
 
     def mixer(self, t: int) -> Mix:
