@@ -54,7 +54,7 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-SHARING = ("test_distributed.py", "test_report.py", "test_reproduce.py", "test_refusals.py")
+SHARING = ("test_distributed.py", "test_report.py", "test_reproduce.py", "test_refusals.py", "optim/test_ranks.py")
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc]

@@ -14,6 +14,7 @@ from support.torchrun import finish, start
 
 #: What a sentence speaks of, if not of the case's name.
 WORDS = {"rank 0's": "the same loaded state", "K": "K=2"}
+pytestmark = pytest.mark.slow
 Results = Callable[[str], list[Any]]
 
 

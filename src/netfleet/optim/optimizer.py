@@ -363,7 +363,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         saved: dict[str, Any] = state_dict["state"].get(_STATE, {})
         names, d = self._method.State._fields, self._flat.d
-        if saved and (saved.keys() - {"t", "eta", "of"} != set(names) or any(saved[n].shape[-1] % d for n in names)):
+        if saved and (saved.keys() - {"t", "eta", "of"} != set(names) or saved["x"].shape != (1, d)):
             found = {name: tuple(v.shape) for name, v in saved.items() if isinstance(v, Tensor)}
             raise ConfigError(
                 f"the loaded state has {found}, but {self._method.title} with {d} parameters keeps "
