@@ -66,7 +66,7 @@ class StoppableRecorder(Recorder):
 
     def __init__(self, job: Job, request: StopRequest, pause: float = PAUSE) -> None:
         self._inner, self._rounds, self._request, self._pause = job.recorder, job.rounds, request, pause
-        self._next, self._asked, self._since = 0, 0, time.monotonic()
+        self._next, self._asked, self._since = 0, -1, 0.0
 
     def due(self, t: int) -> bool:
         return t >= self._next or self._inner.due(t)
@@ -82,6 +82,8 @@ class StoppableRecorder(Recorder):
 
     def _agreed_to_stop(self, t: int, host: Host) -> bool:
         """Whether a rank was told to stop; all ranks compute the same, also when they ask again."""
+        if self._asked < 0:  # the first round of this process
+            self._asked, self._since = t, time.monotonic()
         milliseconds = int(1000 * (time.monotonic() - self._since))
         told, spent, ranks = host.collective.total(torch.tensor([[self._request.made, milliseconds, 1]])).tolist()
         self._next = t + rounds_within(self._pause, t - self._asked, spent / ranks / 1000)

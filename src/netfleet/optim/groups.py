@@ -17,7 +17,7 @@ def rates_of(
 ) -> tuple[float, tuple[ParameterGroup, ...]]:
     """η as a scheduler has set it, and the groups if they differ in more than their parameters."""
     rates = [float(group["lr"]) for group in groups]
-    _check_rates(rates, method)
+    _check_rates(rates, method, local)
     eta = max(rates)
     names = () if local is None else tuple(local.options)
     options = [{name: group[name] for name in names if name in group} for group in groups]
@@ -33,8 +33,13 @@ def rates_of(
     return eta, tuple(found)
 
 
-def _check_rates(rates: Sequence[float], method: Algorithm) -> None:
+def _check_rates(rates: Sequence[float], method: Algorithm, local: LocalOptimizer | None) -> None:
     divides = method.divides_by_eta
+    if len(set(rates)) > 1 and local is None and not method.uses_step:
+        raise ConfigError(
+            f"{method.title} has a momentum of its own and one learning rate, got {sorted(set(rates))}; use KGT or "
+            f"NetFleet with several rates"
+        )
     if divides and len(set(rates)) > 1:
         raise ConfigError(
             f"{method.title} learns from how far the models move, and needs one learning rate for all parameter "

@@ -34,7 +34,7 @@ class Handover(Generic[Question, Answer]):
         self._questions: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[Any] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._over = False
+        self._over = self.broken = False  # broken: by an error, or by an interrupt in the loop
 
     def start(self, train: Callable[[], Any], device: torch.device) -> None:
         """Let the training run, from the next `go` on."""
@@ -42,7 +42,8 @@ class Handover(Generic[Question, Answer]):
 
         def work() -> None:
             try:
-                self._answers.get()
+                if self._answers.get() is _Stop:
+                    return
                 with torch.no_grad(), torch.cuda.stream(stream):
                     self._questions.put(Ended(train()))
             except _Stop:
@@ -75,11 +76,11 @@ class Handover(Generic[Question, Answer]):
             )
         self._answers.put(answer)
         del answer
-        self._over = True  # unless the wait below ends as it should
+        self._over = self.broken = True  # unless the wait below ends as it should
         question = self._questions.get()
         if isinstance(question, BaseException):
             raise question
-        self._over = isinstance(question, Ended)
+        self._over, self.broken = isinstance(question, Ended), False
         asked: Question | Ended = question
         return asked
 

@@ -65,6 +65,10 @@ class Kept:
     def _trains(self, module: nn.Module) -> bool:
         return any(id(p) in self._trained for p in module.parameters())
 
+    def frozen(self) -> list[Tensor]:
+        """The frozen parameters of the model."""
+        return [] if self.model is None else [p for p in self.model.parameters() if not p.requires_grad]
+
     def add(self, name: str, thing: Stateful) -> None:
         """Keep a thing; it gets its state at once where a state was loaded before."""
         if not (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")):
@@ -84,7 +88,7 @@ class Kept:
     def restore(self, loaded: LoopState | None, whole: bool = True) -> None:
         """Give the things their saved states; those that are kept later get theirs then.
 
-        If the state is not `whole`, it is another worker's: then positions in the data are not restored.
+        If the state is not `whole`, it is another worker's: then only the count of batches is restored of the data.
         """
         self._loaded, self._whole = loaded, whole
         if loaded is not None:
@@ -93,27 +97,31 @@ class Kept:
 
     def _restore_one(self, name: str, thing: Stateful) -> None:
         assert self._loaded is not None
-        if isinstance(thing, Batches) and not self._whole:
-            return
         found = json.loads(self._loaded.text)
         if name not in found:
             known = ", ".join(sorted(found)) or "nothing"
             raise CheckpointError(f"the saved state has no {name!r}, only {known}; keep the same things as before")
         state = _unpack(found[name], self._loaded.tensors)
-        if isinstance(thing, nn.Module):
+        if isinstance(thing, Batches) and not self._whole:
+            thing.load_progress(state)
+        elif isinstance(thing, nn.Module):
             thing.load_state_dict(state, strict=False)
         else:
             thing.load_state_dict(state)
 
     def _state_of(self, thing: Stateful) -> dict[str, Any]:
-        """The model's parameters are in the method's state, or frozen: what remains are its buffers.
+        """Of the model: its buffers, and parameters that others train; its own are in the method's state, or frozen.
 
         A module that is not trained, such as a moving average of the model, has all its own.
         """
         if not isinstance(thing, nn.Module) or not self._trains(thing):
             return thing.state_dict()
-        parameters = {name for name, _ in thing.named_parameters(remove_duplicate=False)}
-        return {name: value for name, value in thing.state_dict().items() if name not in parameters}
+        left_out = {
+            name
+            for name, p in thing.named_parameters(remove_duplicate=False)
+            if id(p) in self._trained or not p.requires_grad
+        }
+        return {name: value for name, value in thing.state_dict().items() if name not in left_out}
 
 
 def _pack(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from netfleet.engines.host import Host
+from netfleet.engines.host import Host, all_finite
 from netfleet.engines.job import LoopState, Recorder, Snapshot
-from netfleet.errors import ConfigError
+from netfleet.errors import ConfigError, DivergedError
 from netfleet.gradients.paths import Sample
 from netfleet.optim.handover import Handover
 from netfleet.optim.kept import Kept
@@ -122,7 +122,16 @@ class LoopRecorder(Recorder):
         kept = self._handover.ask(RoundEnded(snapshot))
         if self._then is not None:
             assert isinstance(kept, LoopState)
+            self._check_finite(snapshot)
             self._then.record(replace(snapshot, loop=kept), host)
+
+    def _check_finite(self, snapshot: Snapshot) -> None:
+        """The loop may have written into the parameters and buffers meanwhile."""
+        if not all(map(all_finite, (*snapshot.state, *(() if snapshot.buffers is None else (snapshot.buffers,))))):
+            raise DivergedError(
+                f"a parameter or buffer is not finite after round {snapshot.t}; nothing of it was saved or sent, and "
+                f"the last saved state is that of the round before"
+            )
 
     def progress(self, t: int) -> None:
         if self._then is not None:
@@ -139,6 +148,10 @@ class Rates:
 
     def __call__(self, t: int) -> float:
         return self.before if t < self.t else self.now
+
+    def resume(self, t: int, rate: float) -> None:
+        """Round t follows one with this step size."""
+        self.t, self.now, self.before = t - 1, rate, rate
 
     def begin(self, t: int, rate: float) -> None:
         """Round t begins with this step size."""

@@ -50,6 +50,8 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
     is a whole round. All workers begin with the first one's parameters, unless a state is loaded.
     """
 
+    _stepped_after_the_end: bool = False
+
     def __init__(
         self,
         params: ParamsT,
@@ -81,10 +83,10 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._flat = FlatParameters([p for p in everything if p.requires_grad])
         if self._local is None:
             self._flat.note_used()
-        self._facts = _facts(self._flat, [p for p in everything if not p.requires_grad], adopted)
+        self._kept, self._buffers, self._seed = Kept(self._flat.parameters), list(buffers), seed
+        self._facts = _facts(self._flat, [p for p in everything if not p.requires_grad], self._buffers, adopted)
         self._compare()
         self._flat.show(self._connection.common_start(self._flat.x))
-        self._kept, self._buffers, self._seed = Kept(self._flat.parameters), list(buffers), seed
         self._kept.add("optimizer", OwnSettings(self, self._rates))
         self._last_loss: object = None
         self._hook: RemovableHandle | None = None
@@ -141,17 +143,24 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
                 f"step a closure"
             )
         if self.finished:
-            raise ConfigError(f"all {self.round} rounds of the plan are done; end the loop when optimizer.finished")
+            self._after_the_end()
+            return None
         self._check_own()
         if self._wanted is None:
             self._check_unchanged()
             raise ConfigError(
-                "these gradients were computed before the round began, because the loop calls no module that holds the "
-                "parameters; call optimizer.begin_round() before the loss is computed, or draw the batches from "
-                "netfleet.optim.Batches(loader, optimizer)"
+                "these gradients were computed before the round began, because the loop calls no module in training "
+                "mode that holds the parameters; call optimizer.begin_round() before the loss is computed, or draw "
+                "the batches from netfleet.optim.Batches(loader, optimizer)"
             )
         self._go_on(self._gradients)
         return None
+
+    def _after_the_end(self) -> None:
+        """The first step after the end is that of an iteration in which the end was noticed."""
+        if self._stepped_after_the_end:
+            raise ConfigError(f"all {self.round} rounds are done; end the loop when optimizer.finished is True")
+        self._stepped_after_the_end = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients; those of trained parameters become zeros, since they share one vector."""
@@ -201,8 +210,8 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         self._compare(_mismatch(saved.get("of", {}), self._origin()))
         connection, problem, method, t = self._connection, self._problem, self._method, self.round
         start, names = None, method.State._fields[1:]
-        self._rates.now = saved.get("eta", self._rates.now)
         if saved:
+            self._rates.resume(t, saved["eta"])
             fields = [self._flat.x[None], *(saved[name] for name in names)]
             first = [Snapshot(t, cast(AnyState, method.State._make(fields)), problem.read_buffers())]
             start = lambda *_: first.pop()  # noqa: E731
@@ -216,6 +225,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
             "learning rate": repr(rates),
             "loaded state": mismatch or "its own",
             **self._facts,
+            "frozen parameters of the kept model": digest(self._kept.frozen()),
         }
         self._connection.compare(facts)
         if mismatch:
@@ -231,9 +241,10 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
 
         The answer is made here and not kept: with its memory the next gradients can be offered.
         """
+        made = [answer()]
         self._wanted = None
         self._watch(False)
-        question = self._problem.handover.go(answer())
+        question = self._problem.handover.go(made.pop())
         if isinstance(question, GradientAt):
             self._flat.show(question.x)
             self._flat.offer_gradients()
@@ -320,6 +331,11 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         return super().state_dict()
 
     def _check_ended(self) -> None:
+        if self._problem.handover.broken:
+            raise ConfigError(
+                "the training has ended with an error, and its last state is gone; make a new optimizer, and load a "
+                "saved state"
+            )
         if self._wanted is not None:
             raise ConfigError(
                 f"a round is under way (step {self._wanted.k} of round {self.round}), and its state cannot be saved; "
@@ -392,10 +408,13 @@ def _mismatch(saved: Mapping[str, str], own: Mapping[str, str]) -> str:
     return f"its {other[0]} is {saved[other[0]]}, here it is {own.get(other[0])}" if other else ""
 
 
-def _facts(flat: FlatParameters, frozen: Iterable[Tensor], method: Algorithm) -> dict[str, str]:
+def _facts(
+    flat: FlatParameters, frozen: Iterable[Tensor], buffers: Iterable[Tensor], method: Algorithm
+) -> dict[str, str]:
     """What all workers must have in common."""
     return {
         "parameters": repr((flat.d, flat.dtype, [tuple(shape) for shape in flat.shapes])),
+        "buffers": repr([(tuple(b.shape), b.dtype) for b in buffers]),
         "frozen parameters": digest(frozen),
         "method": re.sub(r" at 0x[0-9a-f]+", "", repr(method.with_eta(1.0))),
     }
@@ -433,7 +452,9 @@ def _before_forward(optimizer: Decentralized) -> RemovableHandle:
         waiting = reference()
         if waiting is None:
             handle.remove()
-        elif torch.is_grad_enabled() and not waiting._shows_average and any(map(trained, module.parameters())):
+        elif not module.training or not torch.is_grad_enabled() or waiting._shows_average:
+            return
+        elif any(map(trained, module.parameters())):
             waiting.begin_round()
 
     begin._torchdynamo_disable = True  # type: ignore[attr-defined]  # torch.compiler.disable takes seconds to import

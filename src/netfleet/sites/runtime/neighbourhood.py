@@ -11,9 +11,10 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from netfleet.algorithms import Algorithm, Mix
-from netfleet.algorithms.compression import Compressed
+from netfleet.algorithms.compression import Compressed, Packed
 from netfleet.engines.collective import SingleSite
-from netfleet.engines.host import Exchange, PartialHost, Tag
+from netfleet.engines.host import Exchange, PartialHost, Tag, all_finite
+from netfleet.engines.loop import diverged
 from netfleet.errors import ConfigError
 from netfleet.problems.base import Problem
 from netfleet.sites.network.outbox import Outbox
@@ -151,11 +152,19 @@ class SiteHost(PartialHost):
     ) -> None:
         super().__init__(problem, neighbourhood, exchange, SingleSite())
         self.neighbourhood, self._outbox, self._ledger = neighbourhood, outbox, Ledger(algorithm)
+        self._algorithm = algorithm
         self._t = -1  # the round under way
 
     def mixer(self, t: int) -> Mix:
         self._t = t
-        return super().mixer(t)
+        mix = super().mixer(t)
+
+        def careful(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
+            if not all(all_finite(v.values if isinstance(v, Packed) else v) for v in vectors):
+                raise diverged(self._algorithm, "what this site was about to send", max(t, 0))
+            return mix(*vectors)  # type: ignore[arg-type]
+
+        return careful  # type: ignore[return-value]
 
     def took(self, tag: Tag, argument: int, need: Sequence[int], vectors: Tensor) -> None:
         rows = dict(zip(need, vectors, strict=True))
