@@ -317,6 +317,11 @@ def test_factories_of_the_users_own() -> None:
         ("ring", {}, r"graph 'ring' needs workers"),
         ("ring", {"workers": 0}, r"workers must be a whole number from 1 on, got 0"),
         ({"kind": "ring", "workers": 3}, {"workers": 4}, r"has workers = 3 and 4; give it once"),
+        (
+            {"kind": "ring", "weights": "fastest"},
+            {"workers": 4, "weights": np.eye(4)},
+            r"(?s)fastest' and array.*give it once",
+        ),
         ({"kind": "erdos-renyi", "p": 0.3}, {"workers": 4, "p": 0.5}, r"has p = 0\.3 and 0\.5; give it once"),
         ("erdos-renyi", {"workers": 4, "q": 0.5}, r"'erdos-renyi' has no parameter 'q'.*it takes: p"),
         ("erdos-renyi", {"workers": 4, "p": "half"}, r"'erdos-renyi': p must be a number, got 'half'"),

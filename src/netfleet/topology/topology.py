@@ -7,7 +7,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import networkx as nx
 import numpy as np
@@ -156,7 +156,7 @@ def make_topology(
         >>> make_topology("erdos-renyi", workers=20, p=0.3).m
         20
 
-    Weights are the paper's ("laplacian") unless given; a graph that varies in time brings its own.
+    Weights are the paper's ("laplacian") unless given, also in the table; a graph that varies in time brings its own.
     """
     for name, value in {"workers": workers, "seed": seed}.items():
         check_type(value, int if name == "seed" else int | None, f"make_topology: {name}")
@@ -167,10 +167,11 @@ def make_topology(
         expect_workers(topology.graph, workers, topology.name)
         return topology
     kind, table = split(spec, "graph")
-    given = parameters | ({} if workers is None else {"workers": workers})
+    given = parameters | {k: v for k, v in (("workers", workers), ("weights", weights)) if v is not None}
     for name in table.keys() & given.keys():
-        if table[name] != given[name]:
+        if name == "weights" or table[name] != given[name]:
             raise ConfigError(f"graph {kind!r} has {name} = {table[name]!r} and {given[name]!r}; give it once")
+    weights = cast(Spec | npt.ArrayLike | None, table.pop("weights", weights))
     table = {"kind": kind, **parameters, **table}
     network = GRAPHS.build(table, seed=seed, **({} if workers is None or "workers" in table else {"workers": workers}))
     if not isinstance(network, WeightSequence):
