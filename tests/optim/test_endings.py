@@ -55,7 +55,7 @@ def test_an_interrupt_in_a_wait_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
     model = network()
     optimizer = optim.LDSGD(model.parameters(), lr=0.1, K=2)
     train(model, optimizer, count=2)
-    questions = optimizer._problem.handover._questions
+    questions = optimizer._training.problem.handover._questions
 
     class Interrupted:
         put = questions.put
@@ -64,12 +64,12 @@ def test_an_interrupt_in_a_wait_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
             questions.get()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(optimizer._problem.handover, "_questions", Interrupted())
+    monkeypatch.setattr(optimizer._training.problem.handover, "_questions", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         model(batches()[0][0])
     with pytest.raises(EngineError, match="was interrupted; make a new optimizer"):
         optimizer.begin_round()
-    optimizer._problem.handover._answers.put(None)
+    optimizer._training.problem.handover._answers.put(None)
 
 
 @pytest.mark.usefixtures("group")

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from netfleet.algorithms import Algorithm
 from netfleet.engines.collective import agreed
-from netfleet.engines.job import LoopState, Snapshot
+from netfleet.engines.job import LoopState
 from netfleet.errors import CheckpointError
 from netfleet.optim.loop_problem import LoopProblem
 from netfleet.optim.ranks import Ranks
+from netfleet.optim.training import Training
 from netfleet.runs import checkpoint
 
 
@@ -24,10 +25,12 @@ def run_hash(facts: Mapping[str, str]) -> str:
     return hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
 
 
-def save(ranks: Ranks, problem: LoopProblem, folder: Path, snapshot: Snapshot, facts: Mapping[str, str]) -> None:
+def save(ranks: Ranks, training: Training, folder: Path, facts: Mapping[str, str]) -> None:
     """Write this rank's file and, when all ranks have written theirs, the manifest."""
+    snapshot = training.snapshot()
+    ranks.compare({"round": str(snapshot.t)})
     ranks.collective.first(lambda: folder.mkdir(parents=True, exist_ok=True))
-    checkpoint.save(folder, snapshot, ranks.host(problem), run_hash(facts))
+    checkpoint.save(folder, snapshot, ranks.host(training.problem), run_hash(facts))
 
 
 class Loaded(NamedTuple):
