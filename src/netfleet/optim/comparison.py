@@ -44,13 +44,12 @@ class Comparison:
         """Compare all facts before round t; `saved` is what a loaded state belongs to."""
         mismatch = _mismatch(saved or {}, self.origin())
         facts = {
-            "round": str(t),
             "learning rate": repr(rates),
             "loaded state": mismatch or "its own",
             **self.facts,
             "frozen parameters of the kept model": digest(self._kept.frozen()),
         }
-        self._connection.compare(facts)
+        self._connection.compare(t, facts)
         if mismatch:
             raise ConfigError(f"the loaded state does not belong here: {mismatch}; {_OWN_STATE}")
 

@@ -70,6 +70,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         if self._local is None:
             self._parts.flat.note_used()
         self._training = Training(self._parts, MethodState(self.state), 0)
+        _TRAINING.add(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self._complete:
@@ -188,7 +189,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
     def averaged(self) -> Iterator[None]:
         """Within this the parameters (and `buffers`) are the averages over all ranks, which must all enter."""
         self._check_own()
-        with self._parts.averaged(self._training.problem):
+        with self._parts.averaged(self.round, self._training.problem):
             self._shows_average = True
             try:
                 yield
@@ -218,7 +219,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
     def save(self, folder: str | Path) -> None:
         """Write the state of all ranks, and what they keep, as one set of files; all ranks call it."""
         self._training.check_ended()
-        saving.save(self._ranks, self._training, Path(folder), self._parts.comparison.facts)
+        saving.save(self._ranks, self._training, self._parts.method, Path(folder), self._parts.comparison.facts)
 
     def load(self, folder: str | Path) -> None:
         """Continue from what `save` wrote; all ranks call it.
@@ -226,7 +227,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         On another number of ranks all begin with the average model and new corrections, in the round that was reached.
         """
         parts, problem, state = self._parts, self._training.problem, MethodState(self.state)
-        found = saving.load(self._ranks, problem, parts.method, Path(folder), parts.comparison.facts)
+        found = saving.load(self._ranks, self._training, parts.method, Path(folder), parts.comparison.facts)
         parts.flat.show(found.x[0])
         problem.write_buffers(found.buffers)
         parts.kept.restore(found.loop, whole=found.fields is not None)
@@ -270,7 +271,6 @@ def _replace_others(optimizer: Decentralized) -> None:
         if not new.isdisjoint(map(id, parameters_of(other.param_groups))):
             other._give_up()
             _TRAINING.discard(other)
-    _TRAINING.add(optimizer)
 
 
 def _takes_an_argument(closure: Closure) -> bool:

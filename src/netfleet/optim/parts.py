@@ -47,13 +47,13 @@ class Parts:
             )
 
     @contextmanager
-    def averaged(self, problem: LoopProblem) -> Iterator[None]:
-        """Within this the parameters and buffers are the averages over all workers, and no round begins."""
+    def averaged(self, t: int, problem: LoopProblem) -> Iterator[None]:
+        """Within this the parameters and buffers are the averages over all workers, and round t does not begin."""
         self.flat.collect()
         own, statistics, watched = self.flat.x, problem.read_buffers(), self.hook.watches
-        self.flat.show(self.connection.average(own))
+        self.flat.show(self.connection.average(t, own))
         if statistics is not None:
-            problem.write_buffers(self.connection.average(statistics[0])[None])
+            problem.write_buffers(self.connection.average(t, statistics[0])[None])
         self.hook.watch(False)
         try:
             yield
