@@ -150,11 +150,23 @@ def test_processes_that_load_data_are_started_in_the_middle_of_a_round() -> None
 
 @pytest.mark.parametrize(
     ("how", "codes"),
-    [("plain", (0, 0)), ("kept", (0, 0)), ("destroyed", (0, 0)), ("error", (1, 1)), ("interrupted", (1, 0))],
+    [
+        ("plain", (0, 0)),
+        ("kept", (0, 0)),
+        ("destroyed", (0, 0)),
+        ("error", (1, 1)),
+        ("interrupted", (130, 0)),
+        ("caught", (130, 0)),
+        ("averaged", (130, 0)),
+    ],
 )
 def test_a_loop_that_ends_in_the_middle_of_a_round_ends_its_process(how: str, codes: tuple[int, int]) -> None:
     ends = finish(start([SCRIPT, how], 2))
     assert tuple(code for code, _, _ in ends) == codes, ends
-    words = {"error": "RuntimeError: the loop's own", "interrupted": "KeyboardInterrupt"}.get(how, "")
+    words = {
+        "error": "RuntimeError: the loop's own",
+        "interrupted": "KeyboardInterrupt",
+        "averaged": "KeyboardInterrupt",
+    }.get(how, "")
     assert words in ends[0][2]
     assert "terminate" not in ends[0][2]

@@ -115,6 +115,49 @@ def different_loads(rank: int, out: Path) -> Any:
     }
 
 
+def different_points(rank: int, out: Path) -> Any:
+    """What each rank says when rank 2 makes more steps than the others do before they all do something."""
+
+    def ends(act: Callable[[Any], object]) -> str:
+        model = network()
+        optimizer = net_fleet(model.parameters())
+        return said(lambda: (train(model, optimizer, count=7 if rank == 2 else 5), act(optimizer)))
+
+    def average(optimizer: Any) -> None:
+        with optimizer.averaged():
+            pass
+
+    return {
+        "averaged()": ends(average),
+        "save()": ends(lambda optimizer: optimizer.save(out / "never")),
+        "load()": ends(lambda optimizer: optimizer.load(out / "never")),
+        "start": ends(lambda optimizer: net_fleet(network().parameters())),
+    }
+
+
+def different_rates(rank: int, out: Path) -> Any:
+    """What each rank says when one steps its scheduler more often, or changes the rate of one group."""
+
+    def ends(groups: Callable[[nn.Module], Any], change: Callable[[Any, Any], object]) -> str:
+        model = network()
+        optimizer = net_fleet(groups(model))
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+        return said(lambda: train(model, optimizer, lambda: change(optimizer, scheduler)))
+
+    def twice(optimizer: Any, scheduler: Any) -> None:
+        for _ in range(1 + (rank == 3)):
+            scheduler.step()
+
+    def one_group(optimizer: Any, scheduler: Any) -> None:
+        optimizer.param_groups[1]["lr"] = 0.05 + 0.01 * (rank == 3)
+
+    return {
+        "twice": ends(lambda model: model.parameters(), twice),
+        "one group": ends(lambda model: [{"params": model[i].parameters()} for i in (0, 2)], one_group),
+        "the same": ends(lambda model: model.parameters(), lambda _, scheduler: scheduler.step()),
+    }
+
+
 def loop_with_all(group: Any = None, folder: Path | None = None) -> tuple[nn.Module, Any, Any, Any]:
     model = network()
     optimizer = optim.LED(model.parameters(), lr=0.1, K=2, group=group)
@@ -184,6 +227,8 @@ CASES: tuple[Callable[[int, Path], Any], ...] = (
     bytes_of_adapters,
     not_finite_gradients,
     different_loads,
+    different_points,
+    different_rates,
     saved_and_loaded,
     damaged_folders,
 )

@@ -22,12 +22,12 @@ _ROUNDING = 1e-9
 class Point(Enum):
     """What a rank is about to do with the others, after so many rounds."""
 
-    START = "starts its training after round {done}"
-    EXCHANGE = "exchanges after round {done}"
-    END = "ends round {done}"
-    AVERAGE = "calls averaged() after round {done}"
-    SAVE = "calls save() after round {done}"
-    LOAD = "calls load() after round {done}"
+    START = "start of its training after round {done}"
+    EXCHANGE = "exchange after round {done}"
+    END = "end of round {done}"
+    AVERAGE = "averaged() after round {done}"
+    SAVE = "save() after round {done}"
+    LOAD = "load() after round {done}"
 
 
 _POINTS = tuple(Point)
@@ -63,7 +63,7 @@ def _check_points(places: Sequence[Place]) -> None:
     points = {place.point for place in places}
     if len(points) > 1 or (points not in _ANY_ROUND and len({place.t for place in places}) > 1):
         raise ConfigError(
-            f"the ranks are at different points of their loops: {_by_rank([place.words for place in places])}; let "
+            f"the ranks are at different points of their loops ({_by_rank([place.words for place in places])}); let "
             f"all ranks make the same number of steps, and call averaged(), save() and load() after the same one"
         )
 
@@ -76,9 +76,9 @@ def _check_rates(places: Sequence[Place]) -> None:
     for name, rate in what.items():
         rates = [rate(place) for place in places]
         if max(rates) - min(rates) > _ROUNDING * max(map(abs, rates)):
-            words = _by_rank([f"has {value:.9g}{name}" for value in rates])
+            words = _by_rank([f"{value:.9g}{name}" for value in rates])
             raise ConfigError(
-                f"the ranks have different learning rates in round {max(places[0].t, 0)}: {words}; step the scheduler "
+                f"the ranks have different learning rates in round {max(places[0].t, 0)} ({words}); step the scheduler "
                 f"equally often on all of them, such as once a round (if optimizer.round_ended)"
             )
 
@@ -87,5 +87,6 @@ def _by_rank(words: Sequence[str]) -> str:
     """The words of each rank, once for ranks with the same."""
     ranks: dict[str, list[str]] = {}
     for rank, text in enumerate(words):
-        ranks.setdefault(text, []).append(f"rank {rank}")
-    return ", ".join(f"{', '.join(some[:4])}{' and others' if some[4:] else ''} {text}" for text, some in ranks.items())
+        ranks.setdefault(text, []).append(str(rank))
+    names = (f"rank{'s' * (len(some) > 1)} {', '.join(some[:8])}{', …' * (len(some) > 8)}" for some in ranks.values())
+    return "; ".join(f"{name}: {text}" for name, text in zip(names, ranks, strict=True))
