@@ -69,6 +69,8 @@ def test_an_interrupt_in_a_wait_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
         model(batches()[0][0])
     with pytest.raises(EngineError, match="was interrupted; make a new optimizer"):
         optimizer.begin_round()
+    with pytest.raises(ConfigError, match="its last state is gone"):
+        optimizer.state_dict()
     optimizer._training.problem.handover._answers.put(None)
 
 

@@ -46,8 +46,12 @@ def starts_together(rank: int, out: Path) -> Any:
 
 
 def different_frozen_weights(rank: int, out: Path) -> Any:
+    """Those that the optimizer is given, and those of a model that it only keeps."""
     model = frozen_model(1.0 + (rank == 2))
-    return said(lambda: optim.NetFleet(model.parameters(), K=2))
+    given = said(lambda: optim.NetFleet(model.parameters(), K=2))
+    optimizer = optim.NetFleet([p for p in model.parameters() if p.requires_grad], K=2)
+    optimizer.keep(model=model)
+    return given, said(lambda: train(model, optimizer))
 
 
 def bytes_of_adapters(rank: int, out: Path) -> Any:
