@@ -21,6 +21,7 @@ class Sample(NamedTuple):
     k: int
     size: int  # training samples that a gradient on it uses, over the hosted workers
     rows: Tensor | None = None  # [rows, batch] indices into the training data, where there is data
+    drawn: tuple[Tensor, ...] | None = None  # of private gradients: each worker's rows, any number of them
 
 
 class PathInputs(NamedTuple):

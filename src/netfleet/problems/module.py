@@ -21,6 +21,8 @@ from netfleet.gradients.native.blocks import Network
 from netfleet.gradients.paths import Gradients, PathInputs, Sample, WeightedRows
 from netfleet.gradients.replica import Loss, Replica, flatten, probe
 from netfleet.gradients.samples import DeviceSamples, draw
+from netfleet.privacy.mechanism import Mechanism
+from netfleet.privacy.spending import Spending
 from netfleet.problems.base import Objective, Problem, Scores
 from netfleet.problems.scoring import Metric, MetricSpec, make_metrics
 from netfleet.problems.site_weights import Shares
@@ -70,7 +72,7 @@ class ModuleProblem(Problem):
         _check(model, batch, l2, threads, sampling, parts)
         self.data, self.parts, self.batch, self.l2 = data, parts, batch, l2
         self.sampling, self.batch_norm, self.seed, self.gradients = sampling, batch_norm, seed, gradients
-        self.m = len(parts)
+        self.m, self._mechanism = len(parts), None
         self.test_parts = (
             own_tests(data, parts) if test_parts is None else check_parts(test_parts, data.tests, self.m, "test_parts")
         )
@@ -161,6 +163,9 @@ class ModuleProblem(Problem):
         return label_counts(self.data.train_y.numpy(), self.parts, self.task.width(self.data))
 
     def sample(self, t: int, k: int) -> Sample:
+        if self._mechanism is not None:
+            drawn = self._mechanism.draw(self.workers, [self.parts[i] for i in self.workers], t, k)
+            return Sample(t, k, round(sum(self._mechanism.expected(self.workers))), drawn=drawn)
         if self.batch == 0:
             return Sample(t, k, self.size)
         drawn_for, first, drawn = self._drawn
@@ -188,10 +193,34 @@ class ModuleProblem(Problem):
         return draw.choice(len(self.parts[self.workers[i]]), self.batch, replace=False)
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
-        if sample.rows is None:
+        if sample.rows is None and sample.drawn is None:
             return self.full_grad(x)
-        out = self._path.gradients(x, sample, self.buffers)
+        out = self._path.gradients(x, sample, self.buffers) if sample.drawn is None else self._private(x, sample)
         return self._as_it_counts(out.add_(x, alpha=self.l2) if self.l2 else out)
+
+    def _private(self, x: Tensor, sample: Sample) -> Tensor:
+        mechanism = self._mechanism
+        assert mechanism is not None
+        assert sample.drawn is not None
+        out = self._path.clipped(x, sample.drawn, mechanism.clip)
+        mechanism.add_noise(out, self.workers, sample.t, sample.k)
+        return out.div_(torch.tensor(mechanism.expected(self.workers), dtype=x.dtype, device=x.device)[:, None])
+
+    def private(self, mechanism: Mechanism, spending: Spending) -> "ModuleProblem":
+        """The problem with private gradients; raises if a gradient cannot be divided into those of its samples."""
+        if self.task.joint:
+            raise ConfigError(
+                "privacy clips the gradient of each row, but this loss compares rows with each other; use another loss"
+            )
+        if (mixing := mixes_samples(self.model)) is not None:
+            raise ConfigError(
+                f"privacy clips the gradient of each row, but {mixing} mixes the rows of a batch; use GroupNorm or "
+                f"LayerNorm instead"
+            )
+        other = copy.copy(self)
+        other._mechanism, other.spending = mechanism, spending
+        other._host()
+        return other
 
     def _as_it_counts(self, gradients: Tensor) -> Tensor:
         return gradients if self._scale is None else gradients.mul_(self._scale)
