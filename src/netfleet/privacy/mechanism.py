@@ -6,7 +6,7 @@ twice for one gradient would average out. So a secret is never used for two diff
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,11 +60,11 @@ class Mechanism:
 
     clip: float
     rates: Mapping[int, Rate]  # by worker
-    secret: Secret
+    secret: Callable[[int], Secret]  # for the draws of a round, which are counted when it is asked for
 
     def draw(self, workers: Sequence[int], parts: Sequence[Rows], t: int, k: int) -> tuple[Tensor, ...]:
         """The rows of each worker's mini-batch: each of its rows with the worker's rate."""
-        key = np.frombuffer(self.secret.derive("rows"), dtype=np.int64).tolist()
+        key = np.frombuffer(self.secret(t).derive("rows"), dtype=np.int64).tolist()
         places = np.concatenate([(i << 32) + np.arange(len(part)) for i, part in zip(workers, parts, strict=True)])
         rates = np.concatenate([np.full(len(p), self.rates[i].rate) for i, p in zip(workers, parts, strict=True)])
         chosen = randomness.uniform("poisson", *key, t, k, places) < rates
@@ -74,7 +74,8 @@ class Mechanism:
 
     def add_noise(self, sums: Tensor, workers: Sequence[int], t: int, k: int) -> None:
         """Add the noise of a step to sums of clipped gradients `[workers, d]`."""
-        keys = [self.secret.derive("noise", i, t, k) for i in workers]
+        secret = self.secret(t)
+        keys = [secret.derive("noise", i, t, k) for i in workers]
         add_gaussian(sums, keys, [self.clip * self.rates[i].noise for i in workers])
 
     def expected(self, workers: Sequence[int]) -> list[float]:

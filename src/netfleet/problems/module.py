@@ -72,7 +72,8 @@ class ModuleProblem(Problem):
         _check(model, batch, l2, threads, sampling, parts)
         self.data, self.parts, self.batch, self.l2 = data, parts, batch, l2
         self.sampling, self.batch_norm, self.seed, self.gradients = sampling, batch_norm, seed, gradients
-        self.m, self._mechanism = len(parts), None
+        self.m = len(parts)
+        self._mechanism: Mechanism | None = None
         self.test_parts = (
             own_tests(data, parts) if test_parts is None else check_parts(test_parts, data.tests, self.m, "test_parts")
         )

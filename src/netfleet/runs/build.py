@@ -15,7 +15,7 @@ from netfleet.engines.host import refuse_memory
 from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
 from netfleet.privacy.build import make_private, rounds_allowed
-from netfleet.privacy.mechanism import simulated_secret
+from netfleet.privacy.queries import queries_after
 from netfleet.problems.base import PROBLEMS, Problem
 from netfleet.registry import Registry, Spec, path_of, split
 from netfleet.runs.config import EngineConfig, Experiment, RunConfig
@@ -144,7 +144,7 @@ def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, sett
     setting.problem.check_metrics(settings.evaluation.metrics)
     problem = setting.problem
     if settings.privacy is not None:
-        problem = make_private(problem, settings.privacy, method, settings.rounds, simulated_secret(seed))
+        problem = make_private(problem, settings.privacy, queries_after(method, settings.rounds, problem.seed))
     rounds = rounds_allowed(problem, settings.privacy, settings.rounds)
     return Job(problem, network, method, rounds, threads=settings.engine.threads)
 
