@@ -18,12 +18,14 @@ Loss = Callable[..., Tensor]  # outputs [B, …], targets [B, …] -> losses [B]
 Right = Callable[..., Tensor]  # outputs and targets -> share of right answers of each sample [B]
 
 
-def outputs_of(model: nn.Module, inputs: Tensors) -> Tensor:
-    """What a model makes of a batch: called with a tensor, `*tuple` or `**dict`."""
-    if isinstance(inputs, dict):
-        made = model(**inputs)
+def outputs_of(model: nn.Module, inputs: Tensors, parameters: dict[str, Tensor] | None = None) -> Tensor:
+    """What a model, or one with other parameters, makes of a batch: called with a tensor, `*tuple` or `**dict`."""
+    unnamed = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else (inputs,)
+    named = inputs if isinstance(inputs, dict) else {}
+    if parameters is None:
+        made = model(*unnamed, **named)
     else:
-        made = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+        made = torch.func.functional_call(model, parameters, unnamed, named)
     outputs: Tensor = getattr(made, "logits", made)  # models of the transformers library return them with more
     return outputs
 
@@ -53,7 +55,8 @@ class Replica:
     def __init__(self, model: nn.Module, loss: Loss, moving: frozenset[str]) -> None:
         self.model = copy.deepcopy(model)
         self.loss = loss
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.names, self.parameters = list(trained), list(trained.values())
         self.buffers = [buffer for name, buffer in self.model.named_buffers() if name in moving]
         self.layout = Layout(list(self.parameters))
         self.buffer_layout = Layout(self.buffers)
