@@ -45,7 +45,7 @@ def test_one_gaussian_answer_has_its_closed_form() -> None:
     assert exact <= epsilon_spent(noise, 1.0, 1, delta) <= 1.01 * exact
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.floats(0.5, 10), st.sampled_from([0.02, 0.2, 1.0]), st.integers(1, 300))
 def test_the_solved_noise_is_the_least(epsilon: float, rate: float, queries: int) -> None:
     noise = noise_for(epsilon, 1e-5, rate, queries)

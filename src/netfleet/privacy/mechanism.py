@@ -62,15 +62,9 @@ class Mechanism:
     rates: Mapping[int, Rate]  # by worker
     secret: Callable[[int], Secret]  # for the draws of a round, which are counted when it is asked for
 
-    def draw(self, workers: Sequence[int], parts: Sequence[Rows], t: int, k: int) -> tuple[Tensor, ...]:
-        """The rows of each worker's mini-batch: each of its rows with the worker's rate."""
-        key = np.frombuffer(self.secret(t).derive("rows"), dtype=np.int64).tolist()
-        places = np.concatenate([(i << 32) + np.arange(len(part)) for i, part in zip(workers, parts, strict=True)])
-        rates = np.concatenate([np.full(len(p), self.rates[i].rate) for i, p in zip(workers, parts, strict=True)])
-        chosen = randomness.uniform("poisson", *key, t, k, places) < rates
-        ends = np.cumsum([len(part) for part in parts])[:-1]
-        split = zip(parts, np.split(chosen, ends), strict=True)
-        return tuple(torch.from_numpy(part[picked]) for part, picked in split)
+    def sampler(self, workers: Sequence[int], parts: Sequence[Rows]) -> "Sampler":
+        """What draws the mini-batches of some workers, whose rows these are."""
+        return Sampler(self, workers, parts)
 
     def add_noise(self, sums: Tensor, workers: Sequence[int], t: int, k: int) -> None:
         """Add the noise of a step to sums of clipped gradients `[workers, d]`."""
@@ -80,3 +74,23 @@ class Mechanism:
 
     def expected(self, workers: Sequence[int]) -> list[float]:
         return [self.rates[i].expected for i in workers]
+
+
+class Sampler:
+    """Draws each row of each worker with the worker's rate."""
+
+    def __init__(self, mechanism: Mechanism, workers: Sequence[int], parts: Sequence[Rows]) -> None:
+        sizes = [len(part) for part in parts]
+        self._secret, self._rows, self._ends = mechanism.secret, np.concatenate(parts), np.cumsum(sizes)[:-1]
+        self._rates = np.repeat([mechanism.rates[i].rate for i in workers], sizes)
+        # a row's address is its place among the worker's own, whoever else is hosted here
+        first = np.repeat(np.concatenate([[0], self._ends]), sizes)
+        self._places = (np.repeat(np.asarray(workers), sizes) << 32) + np.arange(len(self._rows)) - first
+        self.expected = round(sum(mechanism.expected(workers)))
+
+    def draw(self, t: int, k: int) -> tuple[Tensor, ...]:
+        """The rows of each worker's mini-batch."""
+        key = np.frombuffer(self._secret(t).derive("rows"), dtype=np.int64).tolist()
+        chosen = np.flatnonzero(randomness.uniform("poisson", *key, t, k, self._places) < self._rates)
+        counts = np.diff([0, *np.searchsorted(chosen, self._ends), len(chosen)])
+        return torch.from_numpy(self._rows[chosen]).split(counts.tolist())

@@ -19,6 +19,7 @@ from netfleet.gradients.choice import choose_path, native_model, wants_channels_
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.native.blocks import Network
 from netfleet.gradients.paths import Gradients, PathInputs, Sample, WeightedRows
+from netfleet.gradients.per_sample import depends_on_others, mixes_samples
 from netfleet.gradients.replica import Loss, Replica, flatten, probe
 from netfleet.gradients.samples import DeviceSamples, draw
 from netfleet.privacy.mechanism import Mechanism
@@ -134,6 +135,8 @@ class ModuleProblem(Problem):
         self._path = choose_path(inputs, self._native, self._pool, self._threads, self.gradients)
         self._inputs, self._outputs_path = inputs, self._path if isinstance(self._path, Looped) else None
         self._drawn = -1, 0, torch.empty(0)  # a round, its first drawn step, and `[steps, workers, batch]` rows
+        hosted = [self.parts[i] for i in self.workers]
+        self._sampler = None if self._mechanism is None else self._mechanism.sampler(self.workers, hosted)
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
     @property
@@ -164,9 +167,8 @@ class ModuleProblem(Problem):
         return label_counts(self.data.train_y.numpy(), self.parts, self.task.width(self.data))
 
     def sample(self, t: int, k: int) -> Sample:
-        if self._mechanism is not None:
-            drawn = self._mechanism.draw(self.workers, [self.parts[i] for i in self.workers], t, k)
-            return Sample(t, k, round(sum(self._mechanism.expected(self.workers))), drawn=drawn)
+        if self._sampler is not None:
+            return Sample(t, k, self._sampler.expected, drawn=self._sampler.draw(t, k))
         if self.batch == 0:
             return Sample(t, k, self.size)
         drawn_for, first, drawn = self._drawn
@@ -209,19 +211,24 @@ class ModuleProblem(Problem):
 
     def private(self, mechanism: Mechanism, spending: Spending) -> "ModuleProblem":
         """The problem with private gradients; raises if a gradient cannot be divided into those of its samples."""
-        if self.task.joint:
-            raise ConfigError(
-                "privacy clips the gradient of each row, but this loss compares rows with each other; use another loss"
-            )
-        if (mixing := mixes_samples(self.model)) is not None:
-            raise ConfigError(
-                f"privacy clips the gradient of each row, but {mixing} mixes the rows of a batch; use GroupNorm or "
-                f"LayerNorm instead"
-            )
+        self._check_divisible()
         other = copy.copy(self)
         other._mechanism, other.spending = mechanism, spending
         other._host()
         return other
+
+    def _check_divisible(self) -> None:
+        cause, rows = "privacy clips the gradient of each row, but", torch.arange(min(2, self.data.rows))
+        if self.task.joint:
+            raise ConfigError(f"{cause} this loss compares rows with each other; use another loss")
+        if (module := mixes_samples(self.model, self._probed.moving)) is not None:
+            raise ConfigError(f"{cause} the model's {module!r} mixes the rows of a batch; use GroupNorm or LayerNorm")
+        inputs, targets = self._train.inputs(rows), self._train.targets(rows)
+        if len(rows) > 1 and depends_on_others(self.model, self.task.loss, inputs, targets):
+            raise ConfigError(
+                f"{cause} a row's gradient depends on the other rows of its batch: a layer or the loss mixes them; use "
+                f"layers and a loss that treat each row by itself"
+            )
 
     def _as_it_counts(self, gradients: Tensor) -> Tensor:
         return gradients if self._scale is None else gradients.mul_(self._scale)
