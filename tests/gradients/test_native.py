@@ -240,7 +240,7 @@ def test_a_compiler_that_fails_is_not_the_end(monkeypatch: pytest.MonkeyPatch, t
         build.library.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["chain", "residual"])
+@pytest.mark.parametrize("name", ["chain", "residual", "noise"])
 def test_the_source_compiles_without_a_warning(name: str) -> None:
     compiler = build.find_compiler()
     assert compiler is not None
