@@ -36,6 +36,7 @@ def regression(workers: int, canary: float) -> ModuleProblem:
     data = Dataset("canary", x, y, x[:2], y[:2])
     parts = [np.arange(ROWS + i % 2) for i in range(workers)]
     model = nn.Sequential(nn.Linear(3, 1, bias=False))
+    nn.init.zeros_(model[0].weight)
     return ModuleProblem(model, data, parts, loss="mse", batch=10)
 
 

@@ -93,4 +93,4 @@ class Sampler:
         key = np.frombuffer(self._secret(t).derive("rows"), dtype=np.int64).tolist()
         chosen = np.flatnonzero(randomness.uniform("poisson", *key, t, k, self._places) < self._rates)
         counts = np.diff([0, *np.searchsorted(chosen, self._ends), len(chosen)])
-        return torch.from_numpy(self._rows[chosen]).split(counts.tolist())
+        return torch.split(torch.from_numpy(self._rows[chosen]), counts.tolist())
