@@ -2,7 +2,7 @@
 
 A number is a function of its row's key and its place in the row. The radius is √(−2 ln u), u in (0, 1) of 64 bits
 in steps of 2⁻⁶⁴, so the largest number is √(130 ln 2) ≈ 9.49 in size, which a standard normal number exceeds with a
-probability of 2·10⁻²¹. The angle has 64 bits. All is computed with double precision.
+probability of 2·10⁻²¹. The angle has 32 bits. All is computed with double precision.
 
 The numbers are added in the type of `out`. Which of that type's values a sum can have depends on the sum without noise,
 and this noise does not hide that (Mironov, "On significance of the least significant bits for differential privacy",
@@ -23,7 +23,7 @@ from netfleet.gradients.native.build import library
 
 KEY = 32  # bytes
 #: As in noise.cpp: the blocks of a group, each of 16 words, and the numbers that they make.
-_GROUP, _NUMBERS = 16, 128
+_GROUP, _NUMBERS = 16, 160
 _PIECE = 256 * _NUMBERS  # numbers that one thread makes at a time
 
 Doubles = npt.NDArray[np.float64]
@@ -69,16 +69,15 @@ def _add_natively(native: ctypes.CDLL, out: Tensor, keys: bytes, scale: Tensor, 
 def normal_numbers(key: bytes, count: int) -> Doubles:
     """The first numbers of a key, as numpy makes them."""
     groups = -(-count // _NUMBERS)
-    words = np.frombuffer(chacha20(key, groups * _GROUP * 64), "<u4").reshape(groups, _GROUP, 4, 2, 2)
-    low, high = words[..., 0].astype(np.float64), words[..., 1]  # [group, block, pair, radius or angle]
-    u = (high[..., 0] * 2.0**32 + (low[..., 0] + 0.5)) * 2.0**-64
-    top = high[..., 1]
-    angle = (((top & 0x3FFFFFFF) * 2.0**32 + (low[..., 1] + 0.5)) * 2.0**-62 - 0.5) * (np.pi / 2)
-    mirrored, turned = top & 0x40000000 != 0, top & 0x80000000 != 0
-    radius = np.sqrt(-2 * np.log(u)) * np.where(turned, -1, 1)
+    blocks = np.frombuffer(chacha20(key, groups * _GROUP * 64), "<u4").reshape(groups, _GROUP, 16)
+    low, high, turn = np.moveaxis(blocks[..., :15].reshape(groups, _GROUP, 5, 3), -1, 0)  # [group, block, pair]
+    radius = np.sqrt(-2 * np.log((high * 2.0**32 + (low + 0.5)) * 2.0**-64))
+    angle = ((turn & 0x3FFFFFFF) - (2.0**29 - 0.5)) * (2.0**-30 * np.pi / 2)
+    mirrored, turned = turn & 0x40000000 != 0, turn & 0x80000000 != 0
     point = np.where(mirrored, (np.sin(angle), np.cos(angle)), (np.cos(angle), np.sin(angle)))
-    numbers: Doubles = (radius * point).transpose(1, 3, 0, 2).reshape(-1)  # [group, pair, x or y, block]
-    return numbers[:count]
+    numbers = np.where(turned, -radius, radius) * point  # [x or y, group, block, pair]
+    ordered: Doubles = numbers.transpose(1, 3, 0, 2).reshape(-1)  # [group, pair, x or y, block]
+    return ordered[:count]
 
 
 def chacha20(key: bytes, count: int) -> bytes:
