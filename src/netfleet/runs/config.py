@@ -6,6 +6,7 @@
     [[algorithms]]             kind = "net-fleet", K = 10, eta = 0.1, label = "…"          (one or more)
     [evaluation]               every = 10, …           (fields of `Evaluation`)
     [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
+    [privacy]                  clip = 1.0, …           (fields of `Privacy`; left out: gradients are not private)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
 
 The resolved config has every default written out. A result depends on it, and on the contents of the files and modules
@@ -28,6 +29,7 @@ from typing import Any, Literal, TypeVar
 import tomli_w
 
 from netfleet.errors import ConfigError
+from netfleet.privacy.settings import Privacy
 from netfleet.registry import Registry, check_fields, check_type, make_importable, parameters, shown, split, suggestion
 from netfleet.runs.overrides import parse_overrides
 from netfleet.topology.faults import Faults
@@ -151,6 +153,7 @@ class Experiment:
     evaluation: Evaluation = field(default_factory=Evaluation)
     engine: EngineConfig = field(default_factory=EngineConfig)
     network: Faults | None = None
+    privacy: Privacy | None = None
 
     def runs(self) -> list[RunConfig]:
         """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
@@ -177,7 +180,8 @@ class Experiment:
         algorithm = {key: value for key, value in algorithm.items() if key != "label"}
         table = {"rounds": self.rounds, "topology": self.topology, "problem": self.problem, "algorithm": algorithm}
         table |= {"evaluation": self.evaluation.to_table(), "dtype": self.engine.dtype}
-        return table | ({"network": asdict(self.network)} if self.network else {})
+        table |= {"network": asdict(self.network)} if self.network else {}
+        return table | ({"privacy": asdict(self.privacy)} if self.privacy else {})
 
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""
@@ -249,6 +253,8 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
     if "network" in table:
         faults = make(Faults, _table(table, "network"), "[network]")
         given["network"] = faults if faults.any else None
+    if "privacy" in table:
+        given["privacy"] = make(Privacy, _table(table, "privacy"), "[privacy]")
     if "seed" in given:
         raise ConfigError(f"write seeds = [{given['seed']}] instead of seed = {given['seed']}")
     return check_experiment(given)

@@ -1,4 +1,7 @@
-"""Sites that are killed at any moment, again and again: nothing is lost, not a bit and not a line."""
+"""Sites that are killed at any moment, again and again: nothing is lost, not a bit and not a line.
+
+Their gradients are private, so this shows too that a repeated round draws the same rows and the same noise.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from support.site_memory import undisturbed_sites
+from support.site_memory import give_simulated_secrets, undisturbed_sites
 from support.site_processes import ACCIDENTS, SiteProcesses, arm, site_processes
 from support.site_settings import DIGITS
 
@@ -24,6 +27,7 @@ CHAOS: dict[str, Any] = {
     "topology": {"kind": "ring", "workers": 4},
     "evaluation": {"every": 2},
     "engine": {"dtype": "float32"},
+    "privacy": {"clip": 1.0, "noise": 0.5},
 }
 
 
@@ -61,6 +65,7 @@ def kill_at_random(sites: SiteProcesses, dice: random.Random) -> tuple[int, int]
 def test_sites_killed_fifty_times_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     undisturbed = undisturbed_sites(tmp_path / "undisturbed", CHAOS, 4)
     with site_processes(tmp_path / "chaos", CHAOS, 4) as chaos:
+        give_simulated_secrets(chaos.plan, tmp_path / "chaos")
         chaos.start()
         killed, struck = kill_at_random(chaos, random.Random(8))
         assert killed + struck >= 50

@@ -19,6 +19,9 @@ from netfleet.engines.collective import SingleHost
 from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
 from netfleet.errors import CheckpointError, DivergedError
+from netfleet.privacy.account import SiteAccount
+from netfleet.privacy.build import make_private, rounds_allowed
+from netfleet.privacy.queries import queries_after
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
@@ -77,6 +80,7 @@ class SiteRunner:
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
         self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
         (self._run_config,) = experiment.runs()
+        self._account: SiteAccount | None = None  # where gradients are private
         self.algorithm = make_algorithm(self._run_config.config["algorithm"])
         fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
@@ -100,7 +104,10 @@ class SiteRunner:
     ) -> tuple[SiteSession, History]:
         """Train, and write the model; the site answers its neighbours until the stack is closed."""
         history, start = self._open()
-        problem, algorithm = (self._problem(), self.algorithm) if own is None else (own.problem, own.algorithm)
+        if own is None:
+            problem, algorithm = self._problem(start is not None and not rejoin), self.algorithm
+        else:
+            problem, algorithm = own.problem, own.algorithm
         session, connections = self._connect(stack)
         loop, members = session.loop, self._members
         host = SiteHost(problem, members.neighbourhood, algorithm, SiteExchange(session, display), members.outbox)
@@ -109,6 +116,8 @@ class SiteRunner:
             loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
             join(session, host, algorithm, history.hash)
             history, start = self._open()
+            if self._account is not None:
+                self._account.begin(history.resumed, self.site.planned)
         first = self._resume(host, algorithm, history, start)
         if rejoin:
             members.set_joining(False)
@@ -130,10 +139,16 @@ class SiteRunner:
     def _open(self) -> tuple[History, Start | None]:
         return open_run(self._run_config, self.folder / RUN_FOLDER, True, SingleHost())
 
-    def _problem(self) -> Problem:
+    def _problem(self, resumes: bool) -> Problem:
         workers = max(self.site.workers, self.site.number + 1)
         engine = replace(self.experiment.engine, device=self.site.device or self.experiment.engine.device)
-        return build_problem(self.experiment.problem, workers, self._run_config.seed, engine).at([self.site.number])
+        problem = build_problem(self.experiment.problem, workers, self._run_config.seed, engine).at([self.site.number])
+        privacy = self.experiment.privacy
+        if privacy is None:
+            return problem
+        queries = queries_after(self.algorithm, self.experiment.rounds, problem.seed)
+        self._account = SiteAccount(self.folder, queries, resumes)
+        return make_private(problem, privacy, queries, self._account)
 
     def _connect(self, stack: ExitStack) -> tuple[SiteSession, AsyncExitStack]:
         loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
@@ -184,7 +199,7 @@ class SiteRunner:
     ) -> Snapshot:
         rounds, start = self.experiment.rounds, None if first is None else lambda *_: first
         algorithm = self.algorithm if own is None else own.algorithm
-        recorder = self._recorder(session, history, algorithm, display, own)
+        recorder = self._recorder(session, host.problem, history, algorithm, display, own)
         job = Job(host.problem, host.network, algorithm, rounds, recorder, start)
         display.begin(self.site.name, history.resumed, rounds)
         try:
@@ -203,10 +218,19 @@ class SiteRunner:
         return final
 
     def _recorder(
-        self, session: SiteSession, history: History, algorithm: Algorithm, display: Display, own: OwnLoop | None
+        self,
+        session: SiteSession,
+        problem: Problem,
+        history: History,
+        algorithm: Algorithm,
+        display: Display,
+        own: OwnLoop | None,
     ) -> Recorder:
         settings = replace(self.experiment, checkpoint_every=1)
-        parts = session, self.status, history, algorithm, settings, display
+        last = rounds_allowed(problem, settings.privacy, settings.rounds, history.resumed)
+        if last < settings.rounds:
+            self.log.event("budget", level="warning", round=last, why="the privacy budget allows no further round")
+        parts = session, self.status, last, history, algorithm, settings, display
         return SiteRecorder(*parts) if own is None else own.around(OwnLoopRecorder(own.measured, *parts))
 
     def _write_model(self, problem: Problem, final: Snapshot, own: OwnLoop | None) -> None:
