@@ -25,6 +25,10 @@ class ConfigError(NetfleetError, ValueError):
     """An experiment file, option or argument that makes no sense."""
 
 
+class PolicyError(ConfigError):
+    """Something that a site's own policy does not allow, or a policy that is missing or broken."""
+
+
 class TopologyError(NetfleetError, ValueError):
     """A graph or consensus matrix that breaks one of the properties of Section 3.2."""
 

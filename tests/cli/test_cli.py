@@ -120,6 +120,7 @@ assert not loaded, loaded
         ["run", "tune", "sweep", "compare", "theory", "topology", "algorithms"],
         ["reproduce", "bench"],
         ["statistics", "plan", "up", "node", "status", "admit", "leave"],
+        ["policy"],
     ]
     assert "  run         Run an experiment file" in done.stdout
 

@@ -13,6 +13,7 @@ from netfleet.cli import (
     leave,
     node,
     plan,
+    policy,
     reproduce,
     run,
     statistics,
@@ -34,6 +35,7 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
     "sites that train without a server": (statistics, plan, up, node, status, admit, leave),
+    "what a site decides for itself": (policy,),
 }
 
 

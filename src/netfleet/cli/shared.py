@@ -114,6 +114,11 @@ def silence_grpc() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    words = "the site's policy (default: NETFLEET_POLICY, or policy.toml in DIR if it is there)"
+    parser.add_argument("--policy", type=Path, metavar="FILE.toml", help=words)
+
+
 def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
     words = f"certificate of a root authority (default: {default})"
     parser.add_argument("--ca-cert", type=Path, metavar="FILE.pem", help=words)

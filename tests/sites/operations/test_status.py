@@ -13,6 +13,7 @@ from rich.console import Console
 from netfleet.errors import TransportError
 from netfleet.sites.operations.status import SUMS, LinkStatus, SiteStatus, Sketch, StatusAnswer, parse_status
 from netfleet.sites.operations.status_table import components, print_json, print_status
+from netfleet.sites.policy.settings import ShowRules
 
 #: Of five sites on a path.
 NAMES = ("north", "east", "south", "west", "hospital-of-a-longer-name")
@@ -170,7 +171,7 @@ def test_texts_of_answers_cannot_steer_a_terminal() -> None:
 
 def test_neighbours_say_nothing_of_the_sum() -> None:
     """A neighbour sees of a site's links only its own."""
-    some = {0: answer(0), 1: answer(1, apart=("site 7",)).for_neighbour("north")}
+    some = {0: answer(0), 1: answer(1, apart=("site 7",)).for_neighbour("north", ShowRules())}
     assert [link.name for link in some[1].neighbours] == ["north"]
     assert some[1].apart == ()
     assert "Σ(y − g): nothing from east; sites tell only the operator, after their first round." in printed(some)

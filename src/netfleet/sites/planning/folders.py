@@ -98,14 +98,21 @@ def with_hashes(sites: Sequence[Site], experiment: str) -> tuple[Site, ...]:
     return tuple(replace(site, digests=digests, run=run_hash(experiment, digests)) for site in sites)
 
 
-def load_site(folder: Path) -> tuple[Site, Experiment]:
-    """Read a site's folder; raise if its row of W or its experiment has changed since `netfleet plan`."""
-    path, experiment_path = (_expect(folder / name, "a site's folder") for name in (SITE_FILE, EXPERIMENT_FILE))
-    site, experiment = _site(read_toml(path), path), load_experiment(experiment_path)
+def read_site(folder: Path) -> Site:
+    """A site from its folder, without looking into its experiment; nothing is imported."""
+    path, _ = (_expect(folder / name, "a site's folder") for name in (SITE_FILE, EXPERIMENT_FILE))
+    site = _site(read_toml(path), path)
     if site.number < 0 or (site.planned and site.digests[site.number] != site.digest):
         raise ConfigError(
             f"{path}: name, number or weights are not those that were planned; restore the file, or plan again for all"
         )
+    return site
+
+
+def load_site(folder: Path) -> tuple[Site, Experiment]:
+    """Read a site's folder; raise if its row of W or its experiment has changed since `netfleet plan`."""
+    site, experiment_path = read_site(folder), folder / EXPERIMENT_FILE
+    experiment = load_experiment(experiment_path)
     runs = experiment.runs()
     if len(runs) != 1 or run_hash(runs[0].hash, site.digests) != site.run:
         raise ConfigError(

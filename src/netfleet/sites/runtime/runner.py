@@ -18,7 +18,7 @@ from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.collective import SingleHost
 from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
-from netfleet.errors import CheckpointError, DivergedError
+from netfleet.errors import CheckpointError, DivergedError, FrameError
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
@@ -33,12 +33,15 @@ from netfleet.sites import LINGER
 from netfleet.sites.network.client import Client
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.loop_thread import LoopThread
-from netfleet.sites.network.outbox import Outbox
+from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
+from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
+from netfleet.sites.policy.rules import ACCOUNTANT, Accountant, data_findings, enforce, privacy_findings
+from netfleet.sites.runtime.data_check import data_facts
 from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, Waiting, check_links
 from netfleet.sites.runtime.facts import Facts, check_same_facts, compare_facts, facts_message, shortened, write_facts
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
@@ -72,8 +75,11 @@ class SiteRunner:
         log: Log,
         linger: float = LINGER,
         transport: Transport | None = None,
+        in_force: PolicyInForce = NO_POLICY,
+        accountant: Accountant = ACCOUNTANT,
     ) -> None:
         """The default transport is gRPC over mutual TLS with this identity."""
+        self._in_force, self._accountant = in_force, accountant
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
         self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
         (self._run_config,) = experiment.runs()
@@ -81,10 +87,10 @@ class SiteRunner:
         fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
             raise fixed
-        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed)
+        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, in_force)
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
-        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, log.refusals.total)
+        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, log.refusals.total, in_force)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
         """Train to the end, or until the site leaves, and return its own History."""
@@ -101,6 +107,7 @@ class SiteRunner:
         """Train, and write the model; the site answers its neighbours until the stack is closed."""
         history, start = self._open()
         problem, algorithm = (self._problem(), self.algorithm) if own is None else (own.problem, own.algorithm)
+        self.check_data(problem)
         session, connections = self._connect(stack)
         loop, members = session.loop, self._members
         host = SiteHost(problem, members.neighbourhood, algorithm, SiteExchange(session, display), members.outbox)
@@ -135,6 +142,13 @@ class SiteRunner:
         engine = replace(self.experiment.engine, device=self.site.device or self.experiment.engine.device)
         return build_problem(self.experiment.problem, workers, self._run_config.seed, engine).at([self.site.number])
 
+    def check_data(self, problem: Problem) -> None:
+        """Raise if the policy forbids to train with the site's data; nothing has been sent by then."""
+        facts, policy = data_facts(problem, self.site.number), self._in_force.policy
+        enforce(self._in_force, [] if facts is None else data_findings(policy, facts))
+        budget = self._accountant(self.experiment, None if facts is None else facts.rows)
+        enforce(self._in_force, privacy_findings(policy, budget, final=True))
+
     def _connect(self, stack: ExitStack) -> tuple[SiteSession, AsyncExitStack]:
         loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
         stack.callback(lambda: loop.wait(connections.aclose()))
@@ -155,11 +169,16 @@ class SiteRunner:
         return first
 
     async def _serve(self, connections: AsyncExitStack, facts: Facts | None = None) -> None:
-        members, status = self._members, self.status
-        answers = (lambda: model_message(status.snapshot), status.status_for)
+        members = self._members
+        answers = (self._model_message, self.status.status_for)
         told = None if facts is None else facts_message(facts)
         server = SiteServer(self.site, members.outbox, members, self.log.refused, *answers, facts=told)
         await connections.enter_async_context(self._transport.serve(server))
+
+    def _model_message(self) -> Message:
+        if not self._in_force.policy.show.model_to_joining:
+            raise FrameError("this site's policy does not give its model away (show.model_to_joining)")
+        return model_message(self.status.snapshot)
 
     def _serve_and_compare(
         self, session: SiteSession, connections: AsyncExitStack, facts: Facts, fresh: bool, display: Display

@@ -1,0 +1,63 @@
+"""What a site checks before it starts, in the order in which it can be trusted: its policy, then the plan.
+
+The plan's rules are checked on the files as they are. Only then `load_site` imports what the experiment names.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from netfleet.errors import PolicyError
+from netfleet.runs.config import Experiment, read_toml
+from netfleet.sites.planning.folders import EXPERIMENT_FILE, NEIGHBOURS_FOLDER, Site, load_site, read_site
+from netfleet.sites.policy.in_force import PolicyInForce, find_policy
+from netfleet.sites.policy.rules import (
+    ACCOUNTANT,
+    Accountant,
+    Finding,
+    PlanFacts,
+    enforce,
+    plan_facts,
+    plan_findings,
+    privacy_findings,
+)
+
+
+class OpenedSite(NamedTuple):
+    """A site's folder that its policy allows to start."""
+
+    site: Site
+    experiment: Experiment
+    in_force: PolicyInForce
+
+
+def open_site(folder: Path, given: Path | None = None, accountant: Accountant = ACCOUNTANT) -> OpenedSite:
+    """Read a site's folder if the policy in force allows the plan; `given` is that of --policy."""
+    in_force = find_policy(folder, given)
+    enforce(in_force, plan_findings(in_force.policy, folder_facts(folder)))
+    site, experiment = load_site(folder)
+    enforce(in_force, privacy_findings(in_force.policy, accountant(experiment, None)))
+    return OpenedSite(site, experiment, in_force)
+
+
+def folder_facts(folder: Path) -> PlanFacts:
+    """What a folder's plan asks for, with the neighbours that were admitted since."""
+    site = read_site(folder)
+    admitted = sorted(path.stem for path in (folder / NEIGHBOURS_FOLDER).glob("*.toml"))
+    names = [each.name for each in site.neighbours]
+    return plan_facts(read_toml(folder / EXPERIMENT_FILE), [*names, *admitted])
+
+
+def check_metrics(in_force: PolicyInForce, address: str | None) -> None:
+    """Raise if numbers for Prometheus are asked for and the policy forbids them."""
+    if address is not None and not in_force.policy.show.metrics:
+        advice = "start without it, or set metrics = true"
+        raise PolicyError(f"policy {in_force.path}, rule show.metrics: --metrics {address} is not allowed; {advice}")
+
+
+def all_findings(folder: Path, in_force: PolicyInForce, accountant: Accountant = ACCOUNTANT) -> list[Finding]:
+    """What every rule says of the plan in a folder, as far as it is known without the site's data."""
+    found = plan_findings(in_force.policy, folder_facts(folder))
+    if all(finding.holds for finding in found):
+        _, experiment = load_site(folder)
+        found += privacy_findings(in_force.policy, accountant(experiment, None))
+    return found
