@@ -120,7 +120,7 @@ assert not loaded, loaded
         ["run", "tune", "sweep", "compare", "theory", "topology", "algorithms"],
         ["reproduce", "bench"],
         ["statistics", "plan", "up", "node", "status", "admit", "leave"],
-        ["policy"],
+        ["policy", "approve"],
     ]
     assert "  run         Run an experiment file" in done.stdout
 

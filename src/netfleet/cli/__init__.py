@@ -8,6 +8,7 @@ import netfleet
 from netfleet.cli import (
     admit,
     algorithms,
+    approve,
     bench,
     compare,
     leave,
@@ -35,7 +36,7 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
     "sites that train without a server": (statistics, plan, up, node, status, admit, leave),
-    "what a site decides for itself": (policy,),
+    "what a site decides for itself": (policy, approve),
 }
 
 

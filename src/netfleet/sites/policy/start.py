@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from netfleet.errors import PolicyError
+from netfleet.registry import make_importable
 from netfleet.runs.config import Experiment, read_toml
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, NEIGHBOURS_FOLDER, Site, load_site, read_site
+from netfleet.sites.policy.approval import code_finding
 from netfleet.sites.policy.in_force import PolicyInForce, find_policy
 from netfleet.sites.policy.rules import (
     ACCOUNTANT,
@@ -33,10 +35,17 @@ class OpenedSite(NamedTuple):
 def open_site(folder: Path, given: Path | None = None, accountant: Accountant = ACCOUNTANT) -> OpenedSite:
     """Read a site's folder if the policy in force allows the plan; `given` is that of --policy."""
     in_force = find_policy(folder, given)
-    enforce(in_force, plan_findings(in_force.policy, folder_facts(folder)))
+    make_importable(str(folder / EXPERIMENT_FILE))
+    enforce(in_force, _before_import(folder, in_force))
     site, experiment = load_site(folder)
     enforce(in_force, privacy_findings(in_force.policy, accountant(experiment, None)))
     return OpenedSite(site, experiment, in_force)
+
+
+def _before_import(folder: Path, in_force: PolicyInForce) -> list[Finding]:
+    """What the rules say of the files as they are."""
+    code = code_finding(folder, in_force)
+    return plan_findings(in_force.policy, folder_facts(folder)) + ([] if code is None else [code])
 
 
 def folder_facts(folder: Path) -> PlanFacts:
@@ -56,7 +65,7 @@ def check_metrics(in_force: PolicyInForce, address: str | None) -> None:
 
 def all_findings(folder: Path, in_force: PolicyInForce, accountant: Accountant = ACCOUNTANT) -> list[Finding]:
     """What every rule says of the plan in a folder, as far as it is known without the site's data."""
-    found = plan_findings(in_force.policy, folder_facts(folder))
+    found = _before_import(folder, in_force)
     if all(finding.holds for finding in found):
         _, experiment = load_site(folder)
         found += privacy_findings(in_force.policy, accountant(experiment, None))
