@@ -49,6 +49,10 @@ class TransportError(NetfleetError):
     """A neighbour that did not answer in time or went away."""
 
 
+class CertificateError(TransportError):
+    """A certificate that a site does not accept, although its authority has signed it."""
+
+
 class FrameError(TransportError):
     """Bytes that are not what a neighbour may send now; they are refused and change nothing."""
 

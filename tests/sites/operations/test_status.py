@@ -58,6 +58,7 @@ def answer(number: int, lost: tuple[int, ...] = (), **changes: Any) -> SiteStatu
         refused=1000,
         certificate_days=3650,
         sketches=(sketch(8, float(number - 2)),),
+        revocations=2,
     )
     return replace(status, **changes)
 
@@ -184,3 +185,9 @@ def test_nobody_answers() -> None:
 def test_a_method_without_tracking() -> None:
     lines = printed({i: answer(i, sketches=(), algorithm="DSGD") for i in range(5)})
     assert lines[-1] == "DSGD tracks no gradient: there is no Σ(y − g)."
+
+
+def test_sites_with_an_older_revocation_list_are_named() -> None:
+    lines = printed({0: answer(0), 1: answer(1, revocations=1), 2: answer(2, revocations=0)})
+    found = [line for line in lines if "revocation" in line]
+    assert found == ["east: has revocation list 1, not 2", "south: has revocation list none, not 2"]

@@ -67,6 +67,7 @@ class SiteStatus:
     certificate_days: int
     sketches: tuple[Sketch, ...]
     policy: str = ""  # the beginning of the SHA-256 of the site's policy; empty: it has none
+    revocations: int = 0  # the number of the revocation list in force; 0: there is none
 
     def for_neighbour(self, name: str, show: ShowRules) -> "SiteStatus":
         """What a neighbour may see: of the links its own, and no sketch."""

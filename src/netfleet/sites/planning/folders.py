@@ -18,6 +18,8 @@ SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.to
 RUN_FOLDER, MODEL_FILE, LEAVE_FILE = "run", "model.safetensors", "leave"
 #: What joined after the plan was made, one file each: a site's neighbours, and sites in the operator's folder.
 NEIGHBOURS_FOLDER, ADMITTED_FOLDER = "neighbours.d", "admitted"
+#: Certificates: those of a site's neighbours, and of all sites in the operator's folder; and those that are revoked.
+PINS_FOLDER, CERTIFICATES_FOLDER, REVOKED_FILE = "pins", "certificates", "revoked.pem"
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Neighbour:
     number: int
     address: str
     weight: float
+    fingerprint: str = ""  # SHA-256 of its certificate, of one that was admitted; empty: its pin says it
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -107,6 +110,12 @@ def read_site(folder: Path) -> Site:
             f"{path}: name, number or weights are not those that were planned; restore the file, or plan again for all"
         )
     return site
+
+
+def names_of_neighbours(folder: Path) -> list[str]:
+    """A site's neighbours: those of the plan, and those that were admitted later."""
+    admitted = sorted(path.stem for path in (folder / NEIGHBOURS_FOLDER).glob("*.toml"))
+    return [*(each.name for each in read_site(folder).neighbours), *admitted]
 
 
 def load_site(folder: Path) -> tuple[Site, Experiment]:

@@ -1,7 +1,7 @@
 """Compares a plan with a policy, rule by rule. Everything here is pure: facts come in, findings go out."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from netfleet.errors import PolicyError
@@ -34,6 +34,7 @@ class PlanFacts:
     batch: int | None
     own_loop: bool
     neighbours: tuple[str, ...]
+    pinned: Mapping[str, frozenset[str]] = field(default_factory=dict)  # fingerprints of neighbours' certificates
 
 
 class Budget(NamedTuple):
@@ -68,7 +69,9 @@ class DataFacts(NamedTuple):
     classes: int | None
 
 
-def plan_facts(experiment: Table, neighbours: Iterable[str]) -> PlanFacts:
+def plan_facts(
+    experiment: Table, neighbours: Iterable[str], pinned: Mapping[str, frozenset[str]] | None = None
+) -> PlanFacts:
     """The facts of an experiment file as it is, without importing anything that it names."""
     algorithms = experiment.get("algorithms", [{"kind": "net-fleet"}])
     method, settings = split(algorithms[0] if isinstance(algorithms, list) else algorithms, "algorithm")
@@ -81,6 +84,7 @@ def plan_facts(experiment: Table, neighbours: Iterable[str]) -> PlanFacts:
         batch if isinstance(batch, int) else None,
         problem.get("kind") == OWN_LOOP,
         tuple(neighbours),
+        dict(pinned or {}),
     )
 
 
@@ -134,6 +138,17 @@ def neighbour_names(rules: NeighbourRules, names: Iterable[str]) -> Finding:
     return Finding("neighbours.names", not others, has, allowed, remedy)
 
 
+def _fingerprints(policy: Policy, plan: PlanFacts) -> Iterator[Finding]:
+    for name in plan.neighbours:
+        allowed = policy.neighbours.certificates(name)
+        if allowed is not None:
+            pinned = plan.pinned.get(name, frozenset())
+            has = f"{name} with the certificate {', '.join(sorted(pinned))}" if pinned else f"{name} without a pin"
+            remedy = "compare it with the neighbour, then netfleet pin DIR ITS-CERTIFICATE.pem"
+            holds = bool(pinned & allowed)
+            yield Finding("neighbours.fingerprints", holds, has, ", ".join(sorted(allowed)), remedy)
+
+
 #: The rules for what the plan alone says.
 RULES: tuple[Callable[[Policy, PlanFacts], Iterator[Finding]], ...] = (
     _method,
@@ -141,6 +156,7 @@ RULES: tuple[Callable[[Policy, PlanFacts], Iterator[Finding]], ...] = (
     _batch,
     _least_neighbours,
     _names,
+    _fingerprints,
 )
 
 

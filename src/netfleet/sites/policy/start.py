@@ -9,9 +9,11 @@ from typing import NamedTuple
 from netfleet.errors import PolicyError
 from netfleet.registry import make_importable
 from netfleet.runs.config import Experiment, read_toml
-from netfleet.sites.planning.folders import EXPERIMENT_FILE, NEIGHBOURS_FOLDER, Site, load_site, read_site
+from netfleet.sites.planning.certificates import fingerprint, read_certificate
+from netfleet.sites.planning.folders import EXPERIMENT_FILE, Site, load_site, names_of_neighbours
 from netfleet.sites.policy.approval import code_finding
 from netfleet.sites.policy.in_force import PolicyInForce, find_policy
+from netfleet.sites.policy.pins import Pins
 from netfleet.sites.policy.rules import (
     ACCOUNTANT,
     Accountant,
@@ -50,10 +52,10 @@ def _before_import(folder: Path, in_force: PolicyInForce) -> list[Finding]:
 
 def folder_facts(folder: Path) -> PlanFacts:
     """What a folder's plan asks for, with the neighbours that were admitted since."""
-    site = read_site(folder)
-    admitted = sorted(path.stem for path in (folder / NEIGHBOURS_FOLDER).glob("*.toml"))
-    names = [each.name for each in site.neighbours]
-    return plan_facts(read_toml(folder / EXPERIMENT_FILE), [*names, *admitted])
+    names = names_of_neighbours(folder)
+    pins = Pins(folder, read_certificate(folder / "ca.pem"))
+    pinned = {name: frozenset(map(fingerprint, pins.of(name))) for name in names}
+    return plan_facts(read_toml(folder / EXPERIMENT_FILE), names, pinned)
 
 
 def check_metrics(in_force: PolicyInForce, address: str | None) -> None:

@@ -40,6 +40,7 @@ from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
+from netfleet.sites.policy.peers import Peers, SitePeers
 from netfleet.sites.policy.rules import ACCOUNTANT, Accountant, data_findings, enforce, privacy_findings
 from netfleet.sites.runtime.data_check import data_facts
 from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, Waiting, check_links
@@ -77,11 +78,15 @@ class SiteRunner:
         transport: Transport | None = None,
         in_force: PolicyInForce = NO_POLICY,
         accountant: Accountant = ACCOUNTANT,
+        peers: Peers | None = None,
     ) -> None:
-        """The default transport is gRPC over mutual TLS with this identity."""
+        """The default transport is gRPC over mutual TLS with this identity, and with peers from the folder."""
         self._in_force, self._accountant = in_force, accountant
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
-        self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
+        if transport is None:
+            peers = peers or SitePeers(folder, identity.ca, identity.certificate, log, in_force)
+            transport = GrpcTransport(identity, site.listen, peers)
+        self._linger, self._transport, self._peers = linger, transport, peers
         (self._run_config,) = experiment.runs()
         self.algorithm = make_algorithm(self._run_config.config["algorithm"])
         fixed = why_fixed(self.algorithm)
@@ -90,7 +95,8 @@ class SiteRunner:
         self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, in_force)
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
-        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, log.refusals.total, in_force)
+        counted = log.refusals.total, lambda: 0 if peers is None else peers.revocations
+        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, *counted, in_force)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
         """Train to the end, or until the site leaves, and return its own History."""
@@ -172,7 +178,8 @@ class SiteRunner:
         members = self._members
         answers = (self._model_message, self.status.status_for)
         told = None if facts is None else facts_message(facts)
-        server = SiteServer(self.site, members.outbox, members, self.log.refused, *answers, facts=told)
+        answering = self.site, members.outbox, members, self.log.refused, *answers
+        server = SiteServer(*answering, facts=told, peers=self._peers)
         await connections.enter_async_context(self._transport.serve(server))
 
     def _model_message(self) -> Message:

@@ -55,10 +55,11 @@ class StatusBuilder:
         algorithm: Algorithm,
         expires: datetime,
         refused: Callable[[], int],
+        revocations: Callable[[], int] = lambda: 0,
         in_force: PolicyInForce = NO_POLICY,
     ) -> None:
-        """`expires` is when the site's certificate does; `refused` counts rejections."""
-        self._in_force = in_force
+        """`expires` is when the site's certificate does; `refused` counts rejections, `revocations` numbers lists."""
+        self._in_force, self._revocations = in_force, revocations
         self._membership, self._algorithm, self._expires, self._refused = membership, algorithm, expires, refused
         self._began, self._record = time.monotonic(), dict[str, float | None]()
         self.snapshot: Snapshot | None = None  # the last saved one
@@ -96,6 +97,7 @@ class StatusBuilder:
             certificate_days=(self._expires - datetime.now(UTC)).days,
             sketches=tuple(self._sketches),
             policy=self._in_force.name,
+            revocations=self._revocations(),
         )
 
     def status_for(self, name: str) -> bytes:
