@@ -83,8 +83,10 @@ class SitePeers:
         elif neighbour.fingerprint not in ("", shown):
             raise CertificateError(f"its certificate {shown} is not the one that was admitted; {self._remedy(name)}")
         self._pins.add(name, [certificate])
-        what, level = ("renewed", "warning") if pinned else ("pinned", "info")
-        self._log.event(what, level=level, neighbour=name, fingerprint=shown)
+        if pinned:
+            self._log.event("renewed", level="warning", neighbour=name, fingerprint=shown)
+        else:
+            self._log.event("pinned", neighbour=name, fingerprint=shown)
 
     def roots(self, name: str) -> bytes:
         pinned, revoked = self._pinned(name), self._revoked.current()
