@@ -180,6 +180,7 @@ def _runner(folder: Path, opened: "OpenedSite", log: str | None, linger: float, 
     from netfleet.sites.operations.logs import Log
     from netfleet.sites.operations.process import check_stays, log_policy
     from netfleet.sites.planning.certificates import expiry_warning, load_identity
+    from netfleet.sites.policy.rules import Terms
     from netfleet.sites.runtime.runner import SiteRunner
 
     site, experiment, in_force = opened
@@ -196,7 +197,7 @@ def _runner(folder: Path, opened: "OpenedSite", log: str | None, linger: float, 
     if warning := expiry_warning("this site's certificate", identity.expires):
         events.event("certificate", level="warning", why=warning)
     log_policy(events, in_force)
-    return SiteRunner(folder, site, experiment, identity, events, linger, in_force=in_force)
+    return SiteRunner(folder, site, experiment, identity, events, linger, terms=Terms(in_force))
 
 
 def _in_words(method: Algorithm) -> str:

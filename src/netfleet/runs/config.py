@@ -7,6 +7,7 @@
     [evaluation]               every = 10, …           (fields of `Evaluation`)
     [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
+    [contract]                 least_rows = 20, …      (fields of `Contract`; left out: data is not held against one)
 
 The resolved config has every default written out. A result depends on it, and on the contents of the files and modules
 that it names, alone. Its hash names the run. Labels, threads, the device and the kind of engine are not in it, because
@@ -29,6 +30,7 @@ import tomli_w
 
 from netfleet.errors import ConfigError
 from netfleet.registry import Registry, check_fields, check_type, make_importable, parameters, shown, split, suggestion
+from netfleet.runs.contract import Contract, TensorContract
 from netfleet.runs.overrides import parse_overrides
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS, varies
@@ -52,6 +54,8 @@ GIVEN = (
     "graph",
     "sizes",
 )
+
+_TENSORS = ("inputs", "targets")  # tables of a contract
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,7 @@ class Experiment:
     evaluation: Evaluation = field(default_factory=Evaluation)
     engine: EngineConfig = field(default_factory=EngineConfig)
     network: Faults | None = None
+    contract: Contract | None = None
 
     def runs(self) -> list[RunConfig]:
         """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
@@ -177,6 +182,7 @@ class Experiment:
         algorithm = {key: value for key, value in algorithm.items() if key != "label"}
         table = {"rounds": self.rounds, "topology": self.topology, "problem": self.problem, "algorithm": algorithm}
         table |= {"evaluation": self.evaluation.to_table(), "dtype": self.engine.dtype}
+        table |= {"contract": without_none(asdict(self.contract))} if self.contract else {}
         return table | ({"network": asdict(self.network)} if self.network else {})
 
     def to_table(self) -> Table:
@@ -249,6 +255,8 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
     if "network" in table:
         faults = make(Faults, _table(table, "network"), "[network]")
         given["network"] = faults if faults.any else None
+    if "contract" in table:
+        given["contract"] = make_contract(_table(table, "contract"))
     if "seed" in given:
         raise ConfigError(f"write seeds = [{given['seed']}] instead of seed = {given['seed']}")
     return check_experiment(given)
@@ -277,6 +285,12 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
         if hint.default is hint.empty and key not in table:
             raise ConfigError(f"{where} needs {key!r}; add {key} = …")
     return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in table.items()})
+
+
+def make_contract(table: Mapping[str, Any]) -> Contract:
+    """A [contract] table."""
+    parts = {key: make(TensorContract, _table(table, key), f"contract.{key}") for key in _TENSORS if key in table}
+    return make(Contract, {**table, **parts}, "[contract]")
 
 
 def make_engine_config(table: Mapping[str, Any], where: str) -> EngineConfig:

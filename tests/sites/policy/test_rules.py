@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from netfleet.errors import PolicyError
+from netfleet.runs.contract_check import DataFacts
 from netfleet.sites.policy.in_force import PolicyInForce
 from netfleet.sites.policy.rules import (
     Budget,
-    DataFacts,
     PlanFacts,
     data_findings,
     enforce,

@@ -25,7 +25,7 @@ from netfleet.sites.operations.process import run_node
 from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_site
 from netfleet.sites.policy.in_force import VARIABLE, PolicyInForce
-from netfleet.sites.policy.rules import Budget
+from netfleet.sites.policy.rules import Budget, Terms
 from netfleet.sites.policy.settings import parse_policy
 from netfleet.sites.policy.start import open_site
 from netfleet.sites.runtime import join_leave
@@ -134,14 +134,14 @@ def test_privacy_is_required_and_counted_at_the_site(folder: Path) -> None:
 
     site, settings, found = open_site(folder, accountant=accountant)
     parts = folder, site, settings, load_identity(folder, "s0"), Log("s0")
-    runner = SiteRunner(*parts, in_force=found, accountant=accountant)
+    runner = SiteRunner(*parts, terms=Terms(found, accountant))
     problem = runner._problem()
     runner.check_data(problem)
     rows = len(problem.parts[0])  # type: ignore[attr-defined]
     assert asked == [None, rows]
     stricter = in_force(privacy={"epsilon": 300 / rows - 0.01})
     with pytest.raises(PolicyError, match=r"rule privacy\.epsilon: the plan has ε = 0\.\d+ at this site"):
-        SiteRunner(*parts, in_force=stricter, accountant=accountant).check_data(problem)
+        SiteRunner(*parts, terms=Terms(stricter, accountant)).check_data(problem)
 
 
 def test_too_few_rows_are_refused_before_the_network_is_there(folder: Path) -> None:
@@ -154,7 +154,7 @@ def test_too_few_rows_are_refused_before_the_network_is_there(folder: Path) -> N
         load_identity(folder, "s0"),
         Log("s0", io.StringIO()),
         transport=network.transport("s0"),
-        in_force=in_force(data={"least_rows": 1000}),
+        terms=Terms(in_force(data={"least_rows": 1000})),
     )
     with pytest.raises(PolicyError, match=r"rule data\.least_rows: the plan has \d+ training rows of this site"):
         runner.run(Quiet())
@@ -235,7 +235,7 @@ def test_a_site_that_rejoins_needs_enough_neighbours_too(folder: Path, monkeypat
         identity,
         log,
         transport=network.transport("s0"),
-        in_force=in_force(neighbours={"least": 2}),
+        terms=Terms(in_force(neighbours={"least": 2})),
     )
     with LoopThread() as loop:
         serving = network.transport("s1").serve(Agreeing(site.run, 1))
@@ -253,7 +253,13 @@ def runner_with(folder: Path, **show: bool) -> SiteRunner:
     site, settings = load_site(folder)
     identity, log = load_identity(folder, "s0"), Log("s0", io.StringIO())
     runner = SiteRunner(
-        folder, site, settings, identity, log, transport=MemoryNetwork().transport("s0"), in_force=in_force(show=show)
+        folder,
+        site,
+        settings,
+        identity,
+        log,
+        transport=MemoryNetwork().transport("s0"),
+        terms=Terms(in_force(show=show)),
     )
     runner.status._record = {"accuracy": 0.5}
     runner.status._sketches.append((1, (0.0,)))  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from netfleet.sites.operations.tls_refusals import TlsRefusals, trace_handshakes
 from netfleet.sites.planning.certificates import expiry_warning, load_identity
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, LEAVE_FILE, RUN_FOLDER, Site, read_site
 from netfleet.sites.policy.in_force import PolicyInForce
+from netfleet.sites.policy.rules import Terms
 from netfleet.sites.policy.start import check_metrics, open_site
 
 if TYPE_CHECKING:
@@ -37,9 +38,18 @@ class Stopped(KeyboardInterrupt):
 
 
 def run_node(
-    folder: Path, rejoin: bool, metrics: str | None, style: str | None, linger: float, policy: Path | None = None
+    folder: Path,
+    rejoin: bool,
+    metrics: str | None,
+    style: str | None,
+    linger: float,
+    policy: Path | None = None,
+    data_changed: bool = False,
 ) -> int:
-    """Run a site until the training is over or somebody stops it; returns the exit code."""
+    """Run a site until the training is over or somebody stops it; returns the exit code.
+
+    `policy` is that of --policy; `data_changed` accepts rows that are not those of the last start.
+    """
     make_importable(str(folder / EXPERIMENT_FILE))
     site, experiment, in_force = open_site(folder, policy)
     check_metrics(in_force, metrics)
@@ -61,7 +71,8 @@ def run_node(
         log_policy(log, in_force)
         from netfleet.sites.runtime.runner import SiteRunner
 
-        runner = SiteRunner(folder, site, experiment, identity, log, linger, in_force=in_force)
+        terms = Terms(in_force, data_changed=data_changed)
+        runner = SiteRunner(folder, site, experiment, identity, log, linger, terms=terms)
         if metrics is not None:
             from netfleet.sites.operations.prometheus import expose
 

@@ -160,6 +160,8 @@ def _check_own_loop(experiment: Experiment, algorithm: Algorithm) -> None:
         raise ConfigError("problem.weights: a loop of a site's own weighs its loss itself; leave weights out")
     if experiment.evaluation.metrics:
         raise ConfigError("evaluation.metrics: a loop of a site's own measures its model itself; leave metrics out")
+    if experiment.contract is not None:
+        raise ConfigError("[contract]: a loop of a site's own reads its data itself; leave [contract] out")
     check_own_loop(algorithm)
 
 

@@ -8,7 +8,8 @@ from netfleet.errors import PolicyError
 from netfleet.problems.own_loop import OWN_LOOP
 from netfleet.registry import split
 from netfleet.runs.config import Experiment, Table
-from netfleet.sites.policy.in_force import PolicyInForce
+from netfleet.runs.contract_check import DataFacts
+from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
 from netfleet.sites.policy.settings import NeighbourRules, Policy
 
 
@@ -62,11 +63,17 @@ def no_privacy(experiment: Experiment, rows: int | None) -> Budget | None:
 ACCOUNTANT: Accountant = no_privacy
 
 
-class DataFacts(NamedTuple):
-    """What the rules look at in a site's own data; `classes` are those among its rows, None: there are no labels."""
+@dataclass(frozen=True)
+class Terms:
+    """On what terms a site takes part: its policy, who counts its privacy, and whether its rows may have changed."""
 
-    rows: int
-    classes: int | None
+    in_force: PolicyInForce = NO_POLICY
+    accountant: Accountant = ACCOUNTANT
+    data_changed: bool = False
+
+
+#: Of a site that has said nothing.
+NO_TERMS = Terms()
 
 
 def plan_facts(

@@ -38,13 +38,13 @@ def open_site(folder: Path, given: Path | None = None, accountant: Accountant = 
     """Read a site's folder if the policy in force allows the plan; `given` is that of --policy."""
     in_force = find_policy(folder, given)
     make_importable(str(folder / EXPERIMENT_FILE))
-    enforce(in_force, _before_import(folder, in_force))
+    enforce(in_force, findings_before_import(folder, in_force))
     site, experiment = load_site(folder)
     enforce(in_force, privacy_findings(in_force.policy, accountant(experiment, None)))
     return OpenedSite(site, experiment, in_force)
 
 
-def _before_import(folder: Path, in_force: PolicyInForce) -> list[Finding]:
+def findings_before_import(folder: Path, in_force: PolicyInForce) -> list[Finding]:
     """What the rules say of the files as they are."""
     code = code_finding(folder, in_force)
     return plan_findings(in_force.policy, folder_facts(folder)) + ([] if code is None else [code])
@@ -63,12 +63,3 @@ def check_metrics(in_force: PolicyInForce, address: str | None) -> None:
     if address is not None and not in_force.policy.show.metrics:
         advice = "start without it, or set metrics = true"
         raise PolicyError(f"policy {in_force.path}, rule show.metrics: --metrics {address} is not allowed; {advice}")
-
-
-def all_findings(folder: Path, in_force: PolicyInForce, accountant: Accountant = ACCOUNTANT) -> list[Finding]:
-    """What every rule says of the plan in a folder, as far as it is known without the site's data."""
-    found = _before_import(folder, in_force)
-    if all(finding.holds for finding in found):
-        _, experiment = load_site(folder)
-        found += privacy_findings(in_force.policy, accountant(experiment, None))
-    return found

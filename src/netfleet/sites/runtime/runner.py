@@ -22,9 +22,9 @@ from netfleet.errors import CheckpointError, DivergedError, FrameError
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
-from netfleet.runs.build import build_problem
 from netfleet.runs.checkpoint import write_tensors
 from netfleet.runs.config import Experiment
+from netfleet.runs.contract_check import data_facts
 from netfleet.runs.divergence import divergence
 from netfleet.runs.history import History
 from netfleet.runs.progress import Display
@@ -39,10 +39,15 @@ from netfleet.sites.network.transport import Transport
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
-from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
 from netfleet.sites.policy.peers import Peers, SitePeers
-from netfleet.sites.policy.rules import ACCOUNTANT, Accountant, data_findings, enforce, privacy_findings
-from netfleet.sites.runtime.data_check import data_facts
+from netfleet.sites.policy.rules import NO_TERMS, Terms, enforce
+from netfleet.sites.runtime.data_check import (
+    check_same_rows,
+    check_site_data,
+    rows_digest,
+    site_problem,
+    warnings_about,
+)
 from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, Waiting, check_links
 from netfleet.sites.runtime.facts import Facts, check_same_facts, compare_facts, facts_message, shortened, write_facts
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
@@ -76,12 +81,11 @@ class SiteRunner:
         log: Log,
         linger: float = LINGER,
         transport: Transport | None = None,
-        in_force: PolicyInForce = NO_POLICY,
-        accountant: Accountant = ACCOUNTANT,
+        terms: Terms = NO_TERMS,
         peers: Peers | None = None,
     ) -> None:
         """The default transport is gRPC over mutual TLS with this identity, and with peers from the folder."""
-        self._in_force, self._accountant = in_force, accountant
+        self._terms, in_force = terms, terms.in_force
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
         if transport is None:
             peers = peers or SitePeers(folder, identity.ca, identity.certificate, log, in_force)
@@ -144,16 +148,23 @@ class SiteRunner:
         return open_run(self._run_config, self.folder / RUN_FOLDER, True, SingleHost())
 
     def _problem(self) -> Problem:
-        workers = max(self.site.workers, self.site.number + 1)
-        engine = replace(self.experiment.engine, device=self.site.device or self.experiment.engine.device)
-        return build_problem(self.experiment.problem, workers, self._run_config.seed, engine).at([self.site.number])
+        return site_problem(self.site, self.experiment)
 
     def check_data(self, problem: Problem) -> None:
-        """Raise if the policy forbids to train with the site's data; nothing has been sent by then."""
-        facts, policy = data_facts(problem, self.site.number), self._in_force.policy
-        enforce(self._in_force, [] if facts is None else data_findings(policy, facts))
-        budget = self._accountant(self.experiment, None if facts is None else facts.rows)
-        enforce(self._in_force, privacy_findings(policy, budget, final=True))
+        """Raise if contract or policy forbid to train with the site's data; nothing has been sent by then."""
+        findings = check_site_data(self.site, self.experiment, problem, self._terms)
+        enforce(self._terms.in_force, findings)
+        if isinstance(problem, ModuleProblem):
+            self._note_rows(problem)
+
+    def _note_rows(self, problem: ModuleProblem) -> None:
+        """Compare the rows with those of the last start, and say what is odd about them."""
+        facts, number = data_facts(problem, self.site.number), self.site.number
+        assert facts is not None
+        found, accepted = rows_digest(problem, number), self._terms.data_changed
+        changed = check_same_rows(self.folder / RUN_FOLDER, found, facts.rows, accepted)
+        for why in [*([] if changed is None else [changed]), *warnings_about(facts, problem.batch)]:
+            self.log.event("data", level="warning", why=why)
 
     def _connect(self, stack: ExitStack) -> tuple[SiteSession, AsyncExitStack]:
         loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
@@ -183,7 +194,7 @@ class SiteRunner:
         await connections.enter_async_context(self._transport.serve(server))
 
     def _model_message(self) -> Message:
-        if not self._in_force.policy.show.model_to_joining:
+        if not self._terms.in_force.policy.show.model_to_joining:
             raise FrameError("this site's policy does not give its model away (show.model_to_joining)")
         return model_message(self.status.snapshot)
 
