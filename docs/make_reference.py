@@ -25,6 +25,7 @@ from netfleet.problems.scoring import METRICS
 from netfleet.problems.site_weights import SITE_WEIGHTS
 from netfleet.registry import Registry, parameters
 from netfleet.runs.config import GIVEN, EngineConfig, Evaluation
+from netfleet.runs.contract import Contract
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.weights import WEIGHTS
@@ -87,6 +88,7 @@ current folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` cha
 | `[[algorithms]]` | net-fleet | one or more; `label` names the curve |
 | `[network]` | no failures | lost and late messages, absent workers |
 | `[privacy]` | not private | clipped gradients with counted noise ([privacy.md](privacy.md)) |
+| `[contract]` | none | what the data of every site must be, checked before round 0 |
 | `[evaluation]`, `[engine]` | | below |
 
 ## Runs: resume, lengthen, sweep, compare
@@ -190,6 +192,9 @@ are in alphabetical order. Whatever does not fit is an error that names file, li
 
 """
 CSV_END = """
+`range = [0, 120]` of a number and `most_missing = 0.1` (a share of a site's rows) are a contract between the sites:
+what breaks it is an error before round 0, at a real site without the value itself.
+
 `fill` is what a missing value becomes (`"mean"`: the mean over all sites). `indicator = true` adds an input that is 1
 where the value was missing; a category or a yes/no then needs no `fill`. Otherwise a missing value is an error, and so
 is a category that is not listed. A constant column that is scaled by `"sites"` becomes 0.
@@ -249,6 +254,10 @@ rule = "drop"
 With `"drop"` and `"counters"` gradient tracking stays exact, with `"fold"` and `"ignore"` it does not
 ([failures.md](failures.md)). An absent worker computes nothing, and returns with its old state.
 """
+CONTRACT_NOTE = """
+A contract is for data of any source; columns of [CSV files](#csv-files) have their own keys too. The simulator checks
+it as real sites do. What breaks it is an error that names row and column, without the value.
+"""
 #: What the keys of [network], [evaluation] and [engine] mean.
 KEYS: dict[type, dict[str, str]] = {
     Faults: {
@@ -272,6 +281,13 @@ KEYS: dict[type, dict[str, str]] = {
         "gradient": "whether to measure `train_loss`, `grad_norm2` and `stationarity`",
         "gradient_samples": "for these, of all workers together",
         "metrics": "further columns, by the names below or `package.module:function` of (outputs, targets)",
+    },
+    Contract: {
+        "columns": "names of the columns of x in their order, where data comes from a frame (`nf.make_dataset`)",
+        "inputs": 'of a row: `{shape = [1, 28, 28], dtype = "float32", range = [0, 1]}`, any of them',
+        "targets": "likewise",
+        "least_rows": "training rows of each site",
+        "least_classes": "classes among them",
     },
     EngineConfig: {
         "kind": "all workers at once, a thread for each, or [torchrun](cluster.md)",
@@ -376,6 +392,7 @@ def reference() -> str:
         fields("`[privacy]`", Privacy),
         fields("`[evaluation]`", Evaluation) + EVALUATION_NOTE,
         "".join(f"| `{m.name}` | {', '.join(m.needs)} | {sentence(m.measure)} |\n" for m in METRICS.values()),
+        fields("`[contract]`", Contract) + CONTRACT_NOTE,
         fields("`[engine]`", EngineConfig),
         "\n## What a history records\n\n| column | |\n|---|---|\n",
         "".join(f"| {name} | {text} |\n" for name, text in COLUMNS.items()),

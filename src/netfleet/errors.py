@@ -25,6 +25,10 @@ class ConfigError(NetfleetError, ValueError):
     """An experiment file, option or argument that makes no sense."""
 
 
+class PolicyError(ConfigError):
+    """Something that a site's own policy does not allow, or a policy that is missing or broken."""
+
+
 class TopologyError(NetfleetError, ValueError):
     """A graph or consensus matrix that breaks one of the properties of Section 3.2."""
 
@@ -43,6 +47,10 @@ class StorageError(NetfleetError, OSError):
 
 class TransportError(NetfleetError):
     """A neighbour that did not answer in time or went away."""
+
+
+class CertificateError(TransportError):
+    """A certificate that a site does not accept, although its authority has signed it."""
 
 
 class FrameError(TransportError):

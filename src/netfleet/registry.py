@@ -165,6 +165,12 @@ def check_type(value: object, hint: Any, where: str) -> None:
         raise ConfigError(f"{where} must be {describe(hint)}, got {shown(value)}")
 
 
+def check_range(given: typing.Sequence[float] | None, key: str) -> None:
+    """Raise unless these are the lowest and the highest number that are allowed."""
+    if given is not None and (len(given) != 2 or not given[0] <= given[1]):
+        raise ConfigError(f"{key} must be the lowest and the highest number, got {list(given)!r}; for example [0, 120]")
+
+
 def shown(value: object) -> str:
     """A value as an error shows it: on one line, and short."""
     text = " ".join(repr(value).split())

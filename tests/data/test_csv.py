@@ -25,6 +25,7 @@ from netfleet.data.csv_files import declare, plan_data, site_statistics
 from netfleet.data.sites import SITE_VARIABLE, holds_own_data
 from netfleet.data.splits import split_share, stable_numbers
 from netfleet.data.statistics import Sums, merge, read_statistics, sums_of, write_statistics
+from netfleet.errors import DataError
 from netfleet.runs.config import experiment
 from netfleet.runs.run import run_experiment
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
@@ -112,6 +113,41 @@ def test_spellings_of_missing_values_belong_to_all_columns_or_to_one(folder: Pat
     text = "y,a,b\n1,0,0\n2,-,7\n3,5,-\n4,5,7\n"
     columns = {"a": {"kind": "number", "fill": -1, "missing": ["0"]}, "b": {"kind": "number", "fill": -1}}
     assert whole(one_file(text, features=columns, missing=["-"])) == [[-1, 0], [-1, 7], [5, -1], [5, 7]]
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ({"kind": "number", "fill": 0, "range": [0, 30]}, ""),
+        ({"kind": "number", "fill": 0, "range": [2, 30]}, r"line 2, column 'a': '1' is not from 2 to 30; correct it"),
+        ({"kind": "number", "fill": 0, "range": [0, 29]}, r"line 5, column 'a': '30' is not from 0 to 29"),
+        ({"kind": "number", "fill": 0, "most_missing": 0.25}, ""),
+        (
+            {"kind": "number", "fill": 0, "most_missing": 0.24},
+            r"column 'a': 1 of 4 rows have no value, more than most_mis",
+        ),
+        (
+            {"kind": "category", "values": [1, 2, 30], "indicator": True, "most_missing": 0.0},
+            "1 of 4 rows have no value",
+        ),
+        ({"kind": "yes/no", "yes": ["1"], "no": ["2", "30"], "fill": False, "most_missing": 0.1}, "1 of 4 rows"),
+    ],
+)
+def test_columns_have_ranges_and_a_largest_share_of_missing_values(
+    folder: Path, column: dict[str, Any], words: str
+) -> None:
+    text = "a,y\n1,1\n2,2\n?,3\n30,4\n"
+    if not words:
+        assert one_file(text, features={"a": column}).rows == 3
+        return
+    with pytest.raises(DataError, match=words):
+        one_file(text, features={"a": column})
+
+
+def test_a_range_that_makes_no_sense_is_refused(folder: Path) -> None:
+    for column in ({"range": [3, 1]}, {"range": [1]}, {"most_missing": 2}):
+        with pytest.raises(ConfigError, match=r"features\.a: (range|most_missing) must be"):
+            one_file("a,y\n1,1\n2,2\n", features={"a": {"kind": "number", **column}})
 
 
 def test_categories_are_one_hot_and_a_missing_one_is_none_of_them(folder: Path) -> None:

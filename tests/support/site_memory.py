@@ -28,9 +28,9 @@ _BUILDING = threading.Lock()
 class ThreadSafeRunner(SiteRunner):
     """torch traces one module at a time in a process."""
 
-    def _problem(self, resumes: bool) -> Problem:
+    def _problem(self) -> Problem:
         with _BUILDING:
-            return super()._problem(resumes)
+            return super()._problem()
 
 
 def run_in_memory(folder: Path, table: Mapping[str, Any], count: int, linger: float = 10.0) -> list[History]:

@@ -8,12 +8,16 @@ import netfleet
 from netfleet.cli import (
     admit,
     algorithms,
+    approve,
     bench,
     compare,
     leave,
     node,
+    pin,
     plan,
+    policy,
     reproduce,
+    revoke,
     run,
     statistics,
     status,
@@ -33,7 +37,8 @@ from netfleet.exit_codes import announce
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
-    "sites that train without a server": (statistics, plan, up, node, status, admit, leave),
+    "sites that train without a server": (statistics, plan, up, node, status, admit, leave, revoke),
+    "what a site decides for itself": (policy, approve, pin),
 }
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from netfleet.cli.shared import add_authority, load_authority
+from netfleet.cli.shared import add_authority, plan_authority
 from netfleet.environment import need_packages
 
 
@@ -25,10 +25,7 @@ def run(options: argparse.Namespace) -> int:
     from netfleet.sites.planning.overview import print_admission
     from netfleet.sites.planning.plan import admit
 
-    folder, own = options.folder, options.folder / "ca"
-    given = load_authority(options.ca_cert, options.ca_key)
-    authority = given if given is not None else load_authority(own / "ca.pem", own / "ca.key")
-    assert authority is not None
+    folder, authority = options.folder, plan_authority(options.folder, options.ca_cert, options.ca_key)
     node = NodeEntry(options.name, options.address, options.listen, options.request)
     names = [name.strip() for name in options.neighbours.split(",") if name.strip()]
     site = admit(folder, node, names, authority, options.days)

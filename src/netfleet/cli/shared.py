@@ -114,11 +114,20 @@ def silence_grpc() -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    words = "the site's policy (default: NETFLEET_POLICY, or policy.toml in DIR if it is there)"
+    parser.add_argument("--policy", type=Path, metavar="FILE.toml", help=words)
+
+
 def add_authority(parser: argparse.ArgumentParser, default: str) -> None:
+    add_authority_files(parser, default)
+    parser.add_argument("--days", type=int, default=365, metavar="N", help="days of validity (%(default)s)")
+
+
+def add_authority_files(parser: argparse.ArgumentParser, default: str) -> None:
     words = f"certificate of a root authority (default: {default})"
     parser.add_argument("--ca-cert", type=Path, metavar="FILE.pem", help=words)
     parser.add_argument("--ca-key", type=Path, metavar="FILE.key", help="the authority's private key; never copied")
-    parser.add_argument("--days", type=int, default=365, metavar="N", help="days of validity (%(default)s)")
 
 
 def load_authority(certificate: Path | None, key: Path | None) -> Authority | None:
@@ -130,3 +139,11 @@ def load_authority(certificate: Path | None, key: Path | None) -> Authority | No
     if certificate is None or key is None:
         raise ConfigError("an authority of your own is a certificate and its key; give both --ca-cert and --ca-key")
     return certificates.load_authority(certificate, key)
+
+
+def plan_authority(folder: Path, certificate: Path | None, key: Path | None) -> Authority:
+    """The authority of --ca-cert and --ca-key, or else the one that netfleet plan has put into the folder."""
+    given, own = load_authority(certificate, key), folder / "ca"
+    found = given if given is not None else load_authority(own / "ca.pem", own / "ca.key")
+    assert found is not None
+    return found

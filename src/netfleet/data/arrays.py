@@ -60,14 +60,24 @@ def make_dataset(
     if site is not None and count is not None and classes is None:
         raise ConfigError(f'site {site!r} knows the labels of its own rows only; list those of all: classes = ["…", …]')
     marks, names = number_groups([part.groups for part in parts])
+    columns = _columns(x, given.x, target, groups)
     if held is not None:
-        return Dataset(name, given.x, targets[0], held.x, targets[1], count, *marks, names, site)
+        return Dataset(name, given.x, targets[0], held.x, targets[1], count, *marks, names, site, columns)
     y, own = targets[0], marks[0]
     train, kept = _split(given.x, y, count, own, check_share(test), seed)
     rows = (take(given.x, train), take(y, train), take(given.x, kept), take(y, kept), count)
     if own is None:
-        return Dataset(name, *rows, site=site)
-    return Dataset(name, *rows, own[train], own[kept], names, site)
+        return Dataset(name, *rows, site=site, columns=columns)
+    return Dataset(name, *rows, own[train], own[kept], names, site, columns)
+
+
+def _columns(x: Any, inputs: Tensors, target: str | None, groups: Any) -> tuple[str, ...] | None:
+    """The names of the columns of inputs that are one matrix out of a frame."""
+    if not is_frame(x) or not isinstance(inputs, Tensor) or inputs.dim() != 2:
+        return None
+    taken = (target, groups if isinstance(groups, str) else None)
+    names = tuple(str(name) for name in Frame(x, "x").names if name not in taken)
+    return names if len(names) == inputs.shape[1] else None
 
 
 def _given(x: Any, y: Any, target: str | None, groups: Any, where: str) -> Given:

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from netfleet.data.statistics import Moments
 from netfleet.data.table import Column
-from netfleet.errors import ConfigError
-from netfleet.registry import Registry, Spec
+from netfleet.errors import ConfigError, DataError
+from netfleet.registry import Registry, Spec, check_range
 
 Floats = npt.NDArray[np.float64]
 Scale = Literal["none", "sites"]
@@ -37,14 +37,21 @@ FEATURES: Registry[Feature] = Registry("column")
 @FEATURES.register("number")
 @dataclass(frozen=True)
 class Number:
-    """A number; `scale` subtracts a mean and divides by a deviation, those of all sites or two constants."""
+    """A number; `scale` subtracts a mean and divides by a deviation, those of all sites or two constants.
+
+    Numbers outside of `range` (two numbers, which are allowed themselves) are refused.
+    """
 
     fill: float | Literal["mean"] | None = None
     indicator: bool = False
     missing: Sequence[str] = ()
     scale: Scale | Mapping[str, Any] | None = None
+    range: Sequence[float] | None = None
+    most_missing: float | None = None
 
     def __post_init__(self) -> None:
+        check_range(self.range, "range")
+        _check_most(self.most_missing)
         if isinstance(self.scale, Mapping):
             _check_constants(self.scale)
         if isinstance(self.fill, float | int) and not math.isfinite(self.fill):
@@ -56,9 +63,13 @@ class Number:
 
     def read(self, column: Column) -> Floats:
         column, allowed = column.also_missing(self.missing), self.fill is not None
-        absent = _missing(column, allowed, 'add fill = 0 or fill = "mean" to the column')
-        numbers = [np.nan if gone else column.number(row) for row, gone in enumerate(absent)]
-        return np.array(numbers, np.float64)
+        absent = _missing(column, allowed, 'add fill = 0 or fill = "mean" to the column', self.most_missing)
+        numbers = np.array([np.nan if gone else column.number(row) for row, gone in enumerate(absent)], np.float64)
+        if self.range is not None:
+            low, high = self.range
+            if len(outside := np.flatnonzero((numbers < low) | (numbers > high))):
+                raise column.wrong(int(outside[0]), f"is not from {low:g} to {high:g}; {column.cure('correct it')}")
+        return numbers
 
     def inputs(self, values: Floats, moments: Moments | None) -> Floats:
         absent = np.isnan(values)
@@ -85,8 +96,10 @@ class Category:
     fill: str | float | None = None
     indicator: bool = False
     missing: Sequence[str] = ()
+    most_missing: float | None = None
 
     def __post_init__(self) -> None:
+        _check_most(self.most_missing)
         check_values(self.values, "values")
         if self.fill is not None and self.fill not in self.values:
             raise ConfigError(f"fill = {self.fill!r} is none of the values; use one of {_listed(self.values)}")
@@ -97,7 +110,8 @@ class Category:
 
     def read(self, column: Column) -> Floats:
         column, allowed = column.also_missing(self.missing), self.indicator or self.fill is not None
-        absent = _missing(column, allowed, "add indicator = true or fill = one of the values to the column")
+        cure = "add indicator = true or fill = one of the values to the column"
+        absent = _missing(column, allowed, cure, self.most_missing)
         return read_values(column, self.values, absent)
 
     def inputs(self, values: Floats, moments: Moments | None) -> Floats:
@@ -119,8 +133,10 @@ class YesNo:
     fill: bool | None = None
     indicator: bool = False
     missing: Sequence[str] = ()
+    most_missing: float | None = None
 
     def __post_init__(self) -> None:
+        _check_most(self.most_missing)
         if both := {text.lower() for text in self.yes} & {text.lower() for text in self.no}:
             raise ConfigError(f"{min(both)!r} is both yes and no; list each spelling once")
 
@@ -130,7 +146,7 @@ class YesNo:
 
     def read(self, column: Column) -> Floats:
         column, allowed = column.also_missing(self.missing), self.indicator or self.fill is not None
-        absent = _missing(column, allowed, "add fill = false or indicator = true to the column")
+        absent = _missing(column, allowed, "add fill = false or indicator = true to the column", self.most_missing)
         known = {text.lower(): value for texts, value in ((self.no, 0.0), (self.yes, 1.0)) for text in texts}
         for row, text in enumerate(column.texts):
             if not absent[row] and text.lower() not in known:
@@ -190,12 +206,20 @@ def no_missing(column: Column, cure: str) -> npt.NDArray[np.bool_]:
     return _missing(column, False, cure)
 
 
-def _missing(column: Column, allowed: bool, cure: str) -> npt.NDArray[np.bool_]:
-    """Which rows have no value; raises if one has none where it must."""
+def _missing(column: Column, allowed: bool, cure: str, most: float | None = None) -> npt.NDArray[np.bool_]:
+    """Which rows have no value; raises if one has none where it must, or if more than the share `most` have none."""
     absent = np.array([column.is_missing(row) for row in range(len(column.texts))], bool)
     if absent.any() and not allowed:
         raise column.wrong(int(absent.argmax()), f"means that there is no value, and one is needed; {cure}")
+    if most is not None and absent.mean() > most:
+        found = f"{int(absent.sum())} of {len(absent)} rows have no value, more than most_missing = {most:g} allows"
+        raise DataError(f"{column.file}, column {column.name!r}: {found}; complete the file, or leave the column out")
     return absent
+
+
+def _check_most(share: float | None) -> None:
+    if share is not None and not 0 <= share <= 1:
+        raise ConfigError(f"most_missing must be a share of the rows from 0 to 1, got {share:g}")
 
 
 def _with_indicator(inputs: Floats, absent: npt.NDArray[np.bool_], indicator: bool) -> Floats:

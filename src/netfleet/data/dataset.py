@@ -1,6 +1,6 @@
 """The one shape in which every data source hands over its data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ class Dataset:
     the number of labels (or tokens) where the targets are labels 0, 1, …; without it they are anything else.
     `groups` is the natural group of every training row (the writer of a digit, a hospital), `test_groups` of every test
     row, where the source knows it; `group_names` are their names. `site` is the name of the one site whose rows these
-    are, where a site has loaded its own.
+    are, where a site has loaded its own. `columns` are the names of x's columns, where the source knows them.
 
     >>> x, y = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
     >>> Dataset("toy", x, y, x, y, classes=2)
@@ -37,6 +37,7 @@ class Dataset:
     test_groups: Tensor | None = None  # int64 [M]
     group_names: tuple[str, ...] | None = None
     site: str | None = None
+    columns: tuple[str, ...] | None = field(default=None, metadata={"identifies": False})
 
     def __post_init__(self) -> None:
         for part, x, y in (("train", self.train_x, self.train_y), ("test", self.test_x, self.test_y)):

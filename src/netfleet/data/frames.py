@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from netfleet.data.sites import shown_value
 from netfleet.data.tensors import Tensors, only
 from netfleet.errors import DataError
 from netfleet.registry import suggestion
@@ -131,7 +132,9 @@ def _numeric(array: Array | Tensor, where: str) -> Array:
     if array.dtype == object and array.size and isinstance(array.flat[0], list | np.ndarray):
         raise DataError(f"{where} has rows of different shapes; make them alike, for example by padding")
     if array.dtype.kind not in "biufc":
-        came = f"{array.dtype} values such as {array.flat[0]!s}" if array.size else f"{array.dtype} values"
+        came = (
+            f"{array.dtype} values such as {shown_value(str(array.flat[0]))}" if array.size else f"{array.dtype} values"
+        )
         raise DataError(f"{where} has {came}, expected numbers; encode texts and dates as numbers")
     if array.dtype.kind == "f" and np.isnan(array).any():
         row, count = int(np.argwhere(np.isnan(array))[0][0]), len(set(np.argwhere(np.isnan(array))[:, 0]))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from netfleet.data.dataset import IGNORED
 from netfleet.data.frames import Array, Values, as_tensor
+from netfleet.data.sites import shown_value
 from netfleet.data.tensors import Tensors
 from netfleet.errors import ConfigError, DataError
 
@@ -53,7 +54,7 @@ def _whole(array: Array | Tensor) -> npt.NDArray[np.int64]:
     values = as_tensor(array, "y").numpy()
     labels = values.astype(np.int64)
     if (labels != values).any():
-        came = values[labels != values].flat[0]
+        came = shown_value(str(values[labels != values].flat[0]))
         raise DataError(f"y has {came}, which is no label; labels are whole numbers; leave classes out for numbers")
     return labels
 
@@ -74,7 +75,9 @@ def _names(arrays: Sequence[Array | Tensor], what: str) -> list[Any]:
     """The different values in order."""
     values = [value for array in arrays for value in np.asarray(array).ravel().tolist()]
     if wrong := [value for value in values if not isinstance(value, str | bytes | int)]:
-        raise DataError(f"{what} has {wrong[0]!r}, expected texts or whole numbers; remove or name such rows")
+        raise DataError(
+            f"{what} has {shown_value(repr(wrong[0]))}, expected texts or whole numbers; remove or name such rows"
+        )
     if len({type(value) for value in values}) > 1:
         raise DataError(f"{what} has texts and numbers; give all one type")
     return sorted(set(values))
@@ -88,7 +91,9 @@ def _codes(array: Array | Tensor, names: Sequence[Any], key: str) -> npt.NDArray
     values = np.asarray(array)
     flat = values.ravel().tolist()
     if strange := [value for value in flat if value not in places]:
-        raise DataError(f"{strange[0]!r} is none of {key} = {list(names)!r}; add it, or correct the data")
+        raise DataError(
+            f"{shown_value(repr(strange[0]))} is none of {key} = {list(names)!r}; add it, or correct the data"
+        )
     return np.array([places[value] for value in flat], np.int64).reshape(values.shape)
 
 

@@ -21,6 +21,11 @@ def this_site(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get(SITE_VARIABLE) or None
 
 
+def shown_value(text: str) -> str:
+    """The text of somebody's value as an error shows it; at a real site it is not shown, because logs travel."""
+    return text if this_site() is None else "a value (not shown)"
+
+
 def holds_own_data(spec: Spec) -> bool:
     """Whether a site loads only its own rows from a data source, so that nobody else knows them or their number."""
     kind, parameters = split(spec, "data source")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from netfleet.data.sites import shown_value
 from netfleet.errors import ConfigError, DataError
 from netfleet.registry import suggestion
 
@@ -50,7 +51,8 @@ class Column:
 
     def wrong(self, row: int, words: str) -> DataError:
         """The error of a row: where it is, what came, and the words."""
-        return DataError(f"{self.file}, line {self.lines[row]}, column {self.name!r}: {self.texts[row]!r} {words}")
+        came = shown_value(repr(self.texts[row]))
+        return DataError(f"{self.file}, line {self.lines[row]}, column {self.name!r}: {came} {words}")
 
     def number(self, row: int) -> float:
         text = self.texts[row]

@@ -33,6 +33,7 @@ from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
 from netfleet.sites import LINGER
 
 if TYPE_CHECKING:
+    from netfleet.sites.policy.start import OpenedSite
     from netfleet.sites.runtime.exchange import SiteSession
     from netfleet.sites.runtime.runner import SiteRunner
 
@@ -45,18 +46,20 @@ def join(
     metrics: str | None = None,
     log: Literal["text", "json"] | None = None,
     linger: float = LINGER,
+    policy: str | Path | None = None,
 ) -> "JoinedSite":
     """Let the optimizers of this process train with the neighbours of a site, whose folder `netfleet plan` has made.
 
     `metrics` is an address for Prometheus ("127.0.0.1:9400"), `log` the format of the log on standard error (text on a
     terminal, else JSON). At the end the process waits for a neighbour that is not done as long as that one answers, and
-    `linger` seconds longer. The result can be used as a context, whose end is then that of the site.
+    `linger` seconds longer. `policy` is the site's policy, if it is not in its folder. The result can be used as a
+    context, whose end is then that of the site.
     """
     global _current
     exit_on_refusal()
     if _current is not None:
         raise ConfigError(f"this process has joined as {_current.name} already; a process is one site")
-    _current = JoinedSite(Path(folder), metrics, log, linger)
+    _current = JoinedSite(Path(folder), metrics, log, linger, None if policy is None else Path(policy))
     atexit.register(_current.close)
     return _current
 
@@ -69,10 +72,17 @@ def joined() -> "JoinedSite | None":
 class JoinedSite:
     """A `Connection` to the neighbours of a site."""
 
-    def __init__(self, folder: Path, metrics: str | None, log: str | None, linger: float) -> None:
+    def __init__(
+        self, folder: Path, metrics: str | None, log: str | None, linger: float, policy: Path | None = None
+    ) -> None:
+        need_packages("grpc", "cryptography")
+        from netfleet.sites.policy.start import check_metrics, open_site
+
+        opened = open_site(folder, policy)
+        check_metrics(opened.in_force, metrics)
         self._stack = ExitStack()
         with ExitStack() as opening:
-            self._runner = _opened(folder, log, linger, opening)
+            self._runner = _runner(folder, opened, log, linger, opening)
             if metrics is not None:
                 need_packages("prometheus_client")
                 from netfleet.sites.operations.prometheus import expose
@@ -164,17 +174,16 @@ class JoinedSite:
         return history.final
 
 
-def _opened(folder: Path, log: str | None, linger: float, stack: ExitStack) -> "SiteRunner":
+def _runner(folder: Path, opened: "OpenedSite", log: str | None, linger: float, stack: ExitStack) -> "SiteRunner":
     """The runner of a site; the folder is locked until the stack is closed."""
-    need_packages("grpc", "cryptography")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from netfleet.sites.operations.logs import Log
-    from netfleet.sites.operations.process import check_stays
+    from netfleet.sites.operations.process import check_stays, log_policy
     from netfleet.sites.planning.certificates import expiry_warning, load_identity
-    from netfleet.sites.planning.folders import load_site
+    from netfleet.sites.policy.rules import Terms
     from netfleet.sites.runtime.runner import SiteRunner
 
-    site, experiment = load_site(folder)
+    site, experiment, in_force = opened
     if (kind := experiment.problem["kind"]) != OWN_LOOP:
         raise ConfigError(
             f"{folder} is of a plan whose sites train {kind!r} (netfleet node {folder}); for a loop of your own, plan "
@@ -187,7 +196,8 @@ def _opened(folder: Path, log: str | None, linger: float, stack: ExitStack) -> "
     events = Log(site.name, sys.stderr, log == "json" or (log is None and not sys.stderr.isatty()))
     if warning := expiry_warning("this site's certificate", identity.expires):
         events.event("certificate", level="warning", why=warning)
-    return SiteRunner(folder, site, experiment, identity, events, linger)
+    log_policy(events, in_force)
+    return SiteRunner(folder, site, experiment, identity, events, linger, terms=Terms(in_force))
 
 
 def _in_words(method: Algorithm) -> str:

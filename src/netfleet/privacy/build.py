@@ -57,6 +57,11 @@ def rounds_allowed(problem: Problem, privacy: Privacy | None, rounds: int, first
     return allowed
 
 
+def sampling_rate(batch: int, rows: int) -> float:
+    """With which probability a row is in a mini-batch; `batch` = 0 means all rows."""
+    return 1.0 if batch == 0 else min(1.0, batch / rows)
+
+
 def _rate(problem: ModuleProblem, worker: int, privacy: Privacy, queries: int) -> Rate:
     rows = len(problem.parts[worker])
     if privacy.delta * rows >= 1:
@@ -64,7 +69,7 @@ def _rate(problem: ModuleProblem, worker: int, privacy: Privacy, queries: int) -
             f"privacy.delta = {privacy.delta:g} is not below 1 / {rows}, the rows of {problem.worker_name(worker)}, so "
             f"publishing a random row would count as private; use a smaller one, such as {0.1 / rows:.0e}"
         )
-    rate = 1.0 if problem.batch == 0 else min(1.0, problem.batch / rows)
+    rate = sampling_rate(problem.batch, rows)
     if privacy.noise is not None:
         return Rate(privacy.noise, rate, rows)
     assert privacy.epsilon is not None

@@ -19,6 +19,7 @@ from netfleet.privacy.queries import queries_after
 from netfleet.problems.base import PROBLEMS, Problem
 from netfleet.registry import Registry, Spec, path_of, split
 from netfleet.runs.config import EngineConfig, Experiment, RunConfig
+from netfleet.runs.contract_check import check_contract
 from netfleet.runs.requirements import check_network
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
@@ -108,6 +109,7 @@ def build_setting(experiment: Experiment, seed: int, objects: Objects = NO_OBJEC
     if problem.m != topology.m:
         cause = f"the problem has {problem.m} workers, the topology {topology.m}"
         raise ConfigError(f"{cause}; make them agree, for a topology by name with workers = {problem.m}")
+    check_contract(experiment.contract, problem, range(problem.m))
     return Setting(topology, problem)
 
 

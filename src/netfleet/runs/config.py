@@ -8,6 +8,7 @@
     [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
     [privacy]                  clip = 1.0, …           (fields of `Privacy`; left out: gradients are not private)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
+    [contract]                 least_rows = 20, …      (fields of `Contract`; left out: data is not held against one)
 
 The resolved config has every default written out. A result depends on it, and on the contents of the files and modules
 that it names, alone. Its hash names the run. Labels, threads, the device and the kind of engine are not in it, because
@@ -31,6 +32,7 @@ import tomli_w
 from netfleet.errors import ConfigError
 from netfleet.privacy.settings import Privacy
 from netfleet.registry import Registry, check_fields, check_type, make_importable, parameters, shown, split, suggestion
+from netfleet.runs.contract import Contract, TensorContract
 from netfleet.runs.overrides import parse_overrides
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS, varies
@@ -54,6 +56,8 @@ GIVEN = (
     "graph",
     "sizes",
 )
+
+_TENSORS = ("inputs", "targets")  # tables of a contract
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ class Experiment:
     engine: EngineConfig = field(default_factory=EngineConfig)
     network: Faults | None = None
     privacy: Privacy | None = None
+    contract: Contract | None = None
 
     def runs(self) -> list[RunConfig]:
         """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
@@ -180,6 +185,7 @@ class Experiment:
         algorithm = {key: value for key, value in algorithm.items() if key != "label"}
         table = {"rounds": self.rounds, "topology": self.topology, "problem": self.problem, "algorithm": algorithm}
         table |= {"evaluation": self.evaluation.to_table(), "dtype": self.engine.dtype}
+        table |= {"contract": without_none(asdict(self.contract))} if self.contract else {}
         table |= {"network": asdict(self.network)} if self.network else {}
         return table | ({"privacy": asdict(self.privacy)} if self.privacy else {})
 
@@ -255,6 +261,8 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
         given["network"] = faults if faults.any else None
     if "privacy" in table:
         given["privacy"] = make(Privacy, _table(table, "privacy"), "[privacy]")
+    if "contract" in table:
+        given["contract"] = make_contract(_table(table, "contract"))
     if "seed" in given:
         raise ConfigError(f"write seeds = [{given['seed']}] instead of seed = {given['seed']}")
     return check_experiment(given)
@@ -283,6 +291,12 @@ def make(cls: type[T], table: Mapping[str, Any], where: str) -> T:
         if hint.default is hint.empty and key not in table:
             raise ConfigError(f"{where} needs {key!r}; add {key} = …")
     return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in table.items()})
+
+
+def make_contract(table: Mapping[str, Any]) -> Contract:
+    """A [contract] table."""
+    parts = {key: make(TensorContract, _table(table, key), f"contract.{key}") for key in _TENSORS if key in table}
+    return make(Contract, {**table, **parts}, "[contract]")
 
 
 def make_engine_config(table: Mapping[str, Any], where: str) -> EngineConfig:

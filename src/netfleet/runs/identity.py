@@ -110,7 +110,8 @@ def _feed(sha: "hashlib._Hash", value: object) -> None:
     elif isinstance(value, functools.partial):
         _feed(sha, [value.func, value.args, value.keywords])
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        _feed(sha, [getattr(value, field.name) for field in dataclasses.fields(value)])
+        fields = [field for field in dataclasses.fields(value) if field.metadata.get("identifies", True)]
+        _feed(sha, [getattr(value, field.name) for field in fields])
     elif isinstance(value, nn.Module):
         _feed(sha, [repr(value), value.state_dict()])
     elif _is_scalar(value) or isinstance(value, bytes):

@@ -13,6 +13,7 @@ from rich.console import Console
 from netfleet.errors import TransportError
 from netfleet.sites.operations.status import SUMS, LinkStatus, SiteStatus, Sketch, StatusAnswer, parse_status
 from netfleet.sites.operations.status_table import components, print_json, print_status
+from netfleet.sites.policy.settings import ShowRules
 
 #: Of five sites on a path.
 NAMES = ("north", "east", "south", "west", "hospital-of-a-longer-name")
@@ -57,6 +58,7 @@ def answer(number: int, lost: tuple[int, ...] = (), **changes: Any) -> SiteStatu
         refused=1000,
         certificate_days=3650,
         sketches=(sketch(8, float(number - 2)),),
+        revocations=2,
     )
     return replace(status, **changes)
 
@@ -170,7 +172,7 @@ def test_texts_of_answers_cannot_steer_a_terminal() -> None:
 
 def test_neighbours_say_nothing_of_the_sum() -> None:
     """A neighbour sees of a site's links only its own."""
-    some = {0: answer(0), 1: answer(1, apart=("site 7",)).for_neighbour("north")}
+    some = {0: answer(0), 1: answer(1, apart=("site 7",)).for_neighbour("north", ShowRules())}
     assert [link.name for link in some[1].neighbours] == ["north"]
     assert some[1].apart == ()
     assert "Σ(y − g): nothing from east; sites tell only the operator, after their first round." in printed(some)
@@ -183,3 +185,9 @@ def test_nobody_answers() -> None:
 def test_a_method_without_tracking() -> None:
     lines = printed({i: answer(i, sketches=(), algorithm="DSGD") for i in range(5)})
     assert lines[-1] == "DSGD tracks no gradient: there is no Σ(y − g)."
+
+
+def test_sites_with_an_older_revocation_list_are_named() -> None:
+    lines = printed({0: answer(0), 1: answer(1, revocations=1), 2: answer(2, revocations=0)})
+    found = [line for line in lines if "revocation" in line]
+    assert found == ["east: has revocation list 1, not 2", "south: has revocation list none, not 2"]

@@ -218,7 +218,10 @@ def test_the_folders_hold_what_they_should_and_keys_are_private(out: Path) -> No
     site = ("ca.pem", "experiment.toml", "node.key", "node.pem", "site.toml")
     operator = ("ca.pem", "experiment.toml", "node.key", "node.pem", "plan.toml")
     expected = [f"{name}/{file}" for name in NAMES for file in site]
-    assert found == sorted(expected + [f"operator/{file}" for file in operator] + ["ca/ca.key", "ca/ca.pem"])
+    plan = load_plan(out / "operator")
+    expected += [f"{site.name}/pins/{other.name}.pem" for site in plan.sites for other in site.neighbours]
+    expected += [f"operator/{file}" for file in operator] + [f"operator/certificates/{name}.pem" for name in NAMES]
+    assert found == sorted([*expected, "ca/ca.key", "ca/ca.pem"])
     for key in out.rglob("*.key"):
         assert stat.S_IMODE(key.stat().st_mode) == 0o600
     for file in ("experiment.toml", "ca.pem"):

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
-from netfleet.errors import FrameError, TransportError
+from netfleet.errors import CertificateError, FrameError, TransportError
 from netfleet.sites.network import wire
 from netfleet.sites.network.transport import Busy, Contact, Refused, Transport
 from netfleet.sites.network.wire import Assembly, Expected, Frame, Kind
@@ -91,6 +91,8 @@ class Client:
     def note_failure(self, contact: Contact, error: TransportError) -> None:
         """Say why this site waits for a neighbour; a bad answer is logged too."""
         contact.waiting = str(error)
+        if isinstance(error, CertificateError):
+            self._refused(contact.neighbour.name, str(error))
         if isinstance(error, FrameError):
             self._refused(contact.neighbour.name, str(error))
             contact.waiting = f"sent what was refused: {error}"

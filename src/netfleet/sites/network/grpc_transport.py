@@ -7,13 +7,14 @@ from contextlib import aclosing, asynccontextmanager
 import grpc
 import grpc.aio
 
-from netfleet.errors import ConfigError, FrameError, TransportError
+from netfleet.errors import CertificateError, ConfigError, FrameError, TransportError
 from netfleet.sites.network import wire
 from netfleet.sites.network.transport import Busy, Caller, Handler
 from netfleet.sites.operations.logs import printable
-from netfleet.sites.operations.tls_refusals import failure
+from netfleet.sites.operations.tls_refusals import NOT_PINNED, OTHER_AUTHORITY, failure
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Neighbour, Site
+from netfleet.sites.policy.peers import AnyPeers, Peers
 
 PULL, STATUS = "/netfleet.Peer/Pull", "/netfleet.Peer/Status"
 #: Seconds for a request to arrive once it has been announced.
@@ -47,29 +48,42 @@ _CLIENT = [*_BOTH, ("grpc.enable_retries", 0)]
 class GrpcTransport:
     """A `Transport` with one connection per neighbour, which is kept."""
 
-    def __init__(self, identity: Identity, listen: str = "") -> None:
-        """`listen` is the address to serve on; a client without a server needs none."""
+    def __init__(self, identity: Identity, listen: str = "", peers: Peers | None = None) -> None:
+        """`listen` is the address to serve on; a client without a server needs none. `peers` say whom it may dial."""
         self._identity, self._listen = identity, listen
-        self._credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._peers: Peers = AnyPeers(identity.ca) if peers is None else peers
+        self._channels: dict[str, tuple[bytes, grpc.aio.Channel]] = {}
 
     async def pull(self, to: Neighbour, request: bytes) -> AsyncGenerator[bytes, None]:
-        if to.name not in self._channels:
-            first, most = (round(1000 * seconds) for seconds in RECONNECT)
-            pauses = [("grpc.initial_reconnect_backoff_ms", first), ("grpc.max_reconnect_backoff_ms", most)]
-            self._channels[to.name] = self._connect(to, [*_CLIENT, *pauses])
-        call = self._channels[to.name].unary_stream(PULL)(request)
+        roots = self._peers.roots(to.name)
+        call, first = (await self._channel(to, roots)).unary_stream(PULL)(request), True
         try:
             async for data in call:
+                if first and self._peers.roots(to.name) != roots:  # changed while this call waited
+                    raise TransportError("was asked while another certificate of it counted; it is asked again")
+                first = False
                 yield data
         except grpc.aio.AioRpcError as error:
-            raise _translated(error) from None
+            raise _translated(error, pinned=roots != self._identity.ca) from None
         finally:
             call.cancel()
 
+    async def _channel(self, to: Neighbour, roots: bytes) -> grpc.aio.Channel:
+        """The connection to a neighbour; a new one when another certificate of it counts."""
+        known = self._channels.get(to.name)
+        if known is None or known[0] != roots:
+            if known is not None:
+                del self._channels[to.name]
+                await known[1].close()
+            first, most = (round(1000 * seconds) for seconds in RECONNECT)
+            pauses = [("grpc.initial_reconnect_backoff_ms", first), ("grpc.max_reconnect_backoff_ms", most)]
+            self._channels[to.name] = roots, self._connect(to, [*_CLIENT, *pauses], roots)
+        return self._channels[to.name][1]
+
     async def status(self, to: Site | Neighbour, seconds: float) -> bytes:
         """Ask a site once for its status."""
-        async with self._connect(to, [("grpc.max_receive_message_length", LARGEST_STATUS)]) as channel:
+        options = [("grpc.max_receive_message_length", LARGEST_STATUS)]
+        async with self._connect(to, options, self._peers.roots(to.name)) as channel:
             try:
                 answer: bytes = await channel.unary_unary(STATUS)(b"", timeout=seconds, wait_for_ready=False)
                 return answer
@@ -78,9 +92,10 @@ class GrpcTransport:
                     raise TransportError(f"did not answer within {seconds:g} s") from None
                 raise _translated(error) from None
 
-    def _connect(self, to: Site | Neighbour, options: list[tuple[str, int]]) -> grpc.aio.Channel:
+    def _connect(self, to: Site | Neighbour, options: list[tuple[str, int]], roots: bytes) -> grpc.aio.Channel:
         named = [*options, ("grpc.ssl_target_name_override", to.name)]
-        return grpc.aio.secure_channel(to.address, self._credentials, options=named)
+        credentials = grpc.ssl_channel_credentials(roots, self._identity.key, self._identity.certificate)
+        return grpc.aio.secure_channel(to.address, credentials, options=named)
 
     @asynccontextmanager
     async def serve(self, handler: Handler) -> AsyncIterator[None]:
@@ -102,17 +117,19 @@ class GrpcTransport:
             await server.stop(grace=1)
 
     async def close(self) -> None:
-        for channel in self._channels.values():
+        for _, channel in self._channels.values():
             await channel.close()
 
 
-def _translated(error: grpc.aio.AioRpcError) -> TransportError:
-    """Why a call failed; the other site is the subject."""
+def _translated(error: grpc.aio.AioRpcError, pinned: bool = False) -> TransportError:
+    """Why a call failed; the other site is the subject. `pinned` says that TLS knows it by its own certificate."""
     words, code = printable((error.details() or error.code().name).splitlines()[0]), error.code()
     if "message larger than max" in words:
         return FrameError(f"an oversized frame: more than {LARGEST} bytes")
     if code == grpc.StatusCode.UNAVAILABLE:
         if (why := failure(words)) is not None:
+            if pinned and why == OTHER_AUTHORITY:
+                return CertificateError(f"answers with {NOT_PINNED}; if it was renewed: netfleet pin")
             return TransportError(f"answers with {why}")
         last = words.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")[-160:]
         return TransportError(f"cannot be reached ({last})")
@@ -154,8 +171,9 @@ def _code(error: TransportError) -> grpc.StatusCode:
 
 def _caller(context: grpc.aio.ServicerContext) -> Caller:
     """The sender, by the certificate that TLS has checked. It is read first: gRPC forgets it when it aborts a call."""
-    names = context.auth_context().get("x509_common_name", [])
-    return Caller(names[0].decode("utf-8", "replace") if len(names) == 1 else "", context.peer())
+    found = context.auth_context()
+    names, shown = found.get("x509_common_name", []), found.get("x509_pem_cert", [b""])
+    return Caller(names[0].decode("utf-8", "replace") if len(names) == 1 else "", context.peer(), shown[0])
 
 
 async def _read(requests: AsyncIterator[bytes]) -> bytes:

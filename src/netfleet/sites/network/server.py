@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from netfleet.engines.host import Tag
-from netfleet.errors import FrameError
+from netfleet.errors import CertificateError, FrameError
 from netfleet.sites.network import wire
 from netfleet.sites.network.loop_thread import in_thread
 from netfleet.sites.network.outbox import Message, Outbox
@@ -15,6 +15,7 @@ from netfleet.sites.network.transport import Busy, Caller, Contact, Refused
 from netfleet.sites.network.wire import Frame, Kind
 from netfleet.sites.planning.certificates import OPERATOR
 from netfleet.sites.planning.folders import Site
+from netfleet.sites.policy.peers import Peers
 
 #: Seconds for which a request waits for a message that is not there yet.
 HOLD = 20.0
@@ -55,10 +56,12 @@ class SiteServer:
         status: Callable[[str], bytes],
         limit: RateLimit | None = None,
         facts: Message | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """`model` is the last saved model; `status` is the status as JSON for a name; `facts` are those of a site with
-        a loop of its own. Make it in the network's loop.
+        a loop of its own; `peers` say whose certificates count. Make it in the network's loop.
         """
+        self._peers = peers
         self._site, self._outbox, self._members, self._refused = site, outbox, members, refused
         self._model, self._status, self._facts = model, status, facts
         self._run = bytes.fromhex(site.run)
@@ -78,7 +81,9 @@ class SiteServer:
     async def pull(self, caller: Caller, read: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:
         with self._serving(caller) as served:
             frame, contact = self._accepted(await read(), caller.name)
-            for answer in await self._answers(frame, contact.neighbour.number):
+            answers = await self._answers(frame, contact.neighbour.number)
+            self._check_certificate(caller)  # again: the answer may have taken long, and the sender be revoked by now
+            for answer in answers:
                 data = answer.encode()
                 contact.sent += len(data)
                 served.sent += len(data)
@@ -148,10 +153,17 @@ class SiteServer:
         """Serve one request, unless its sender has sent too many; all unknown senders share one limit."""
         try:
             with self.limit.serve(caller.name if self._is_known(caller.name) else "") as served:
+                self._check_certificate(caller)
                 yield served
-        except (Busy, FrameError) as error:
+        except (Busy, FrameError, CertificateError) as error:
             self._refused(str(caller), str(error))
             raise
+
+    def _check_certificate(self, caller: Caller) -> None:
+        """Raise if a known sender shows a certificate that does not count; others get nothing anyway."""
+        if self._peers is not None and self._is_known(caller.name):
+            contact = self._members.find_neighbour(caller.name)
+            self._peers.check(caller.certificate, None if contact is None else contact.neighbour)
 
     def _is_known(self, name: str) -> bool:
         return name in (OPERATOR, self._site.name) or self._members.find_neighbour(name) is not None

@@ -12,8 +12,9 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from netfleet.errors import FrameError, TransportError
+from netfleet.errors import CertificateError, FrameError, TransportError
 from netfleet.sites.planning.folders import Neighbour
+from netfleet.sites.policy.peers import Peers
 
 #: Called with every rejection: who sent it, and why it is rejected.
 Refused = Callable[[str, str], None]
@@ -24,10 +25,11 @@ class Busy(TransportError):
 
 
 class Caller(NamedTuple):
-    """The sender of a request: the name in its certificate, and its network address."""
+    """The sender of a request: the name in its certificate, its network address, and the certificate (PEM)."""
 
     name: str
     address: str
+    certificate: bytes = b""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.address})"
@@ -50,7 +52,9 @@ class Contact:
 
 
 class Handler(Protocol):
-    """Answers requests. It raises FrameError to reject a request, and Busy where a caller sends too many."""
+    """Answers requests. It raises FrameError to reject a request, CertificateError to reject its sender, and Busy where
+    a caller sends too many.
+    """
 
     def pull(self, caller: Caller, read: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:
         """The frames that answer a request, which `read` brings."""
@@ -78,6 +82,7 @@ class _Listener:
 
     handler: Handler
     loop: asyncio.AbstractEventLoop
+    certificate: bytes
     pending: set[Future[list[bytes]]] = field(default_factory=set)
     closed: bool = False
 
@@ -91,8 +96,9 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self.listeners: dict[str, _Listener] = {}
 
-    def transport(self, name: str) -> "MemoryTransport":
-        return MemoryTransport(self, name)
+    def transport(self, name: str, certificate: bytes = b"", peers: Peers | None = None) -> "MemoryTransport":
+        """A site that shows this certificate, and as a client accepts what `peers` say."""
+        return MemoryTransport(self, name, certificate, peers)
 
     def disconnect(self, name: str) -> None:
         """Let nobody reach a site any more, as if its process had been killed."""
@@ -105,21 +111,24 @@ class MemoryNetwork:
 class MemoryTransport:
     """One site's `Transport`."""
 
-    def __init__(self, network: MemoryNetwork, name: str) -> None:
-        self._network, self._name = network, name
+    def __init__(self, network: MemoryNetwork, name: str, certificate: bytes, peers: Peers | None) -> None:
+        self._network, self._name, self._certificate, self._peers = network, name, certificate, peers
 
     async def pull(self, to: Neighbour, request: bytes) -> AsyncGenerator[bytes, None]:
         listener = self._network.listeners.get(to.name)
         if listener is None:
             raise TransportError("cannot be reached (it does not serve)")
-        future = asyncio.run_coroutine_threadsafe(_answers(listener.handler, self._name, request), listener.loop)
+        if self._peers is not None and listener.certificate not in self._peers.roots(to.name):
+            raise CertificateError("answers with a certificate that is not pinned here")
+        caller = Caller(self._name, "memory", self._certificate)
+        future = asyncio.run_coroutine_threadsafe(_answers(listener.handler, caller, request), listener.loop)
         listener.pending.add(future)
         try:
             for data in await asyncio.wrap_future(future):
                 yield data
         except Busy as error:
             raise Busy(f"refuses: {error}") from None
-        except FrameError as error:
+        except (FrameError, CertificateError) as error:
             raise TransportError(f"refuses: {error}") from None
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -131,7 +140,7 @@ class MemoryTransport:
 
     @asynccontextmanager
     async def serve(self, handler: Handler) -> AsyncIterator[None]:
-        self._network.listeners[self._name] = _Listener(handler, asyncio.get_running_loop())
+        self._network.listeners[self._name] = _Listener(handler, asyncio.get_running_loop(), self._certificate)
         try:
             yield
         finally:
@@ -141,9 +150,9 @@ class MemoryTransport:
         """There is nothing to close."""
 
 
-async def _answers(handler: Handler, name: str, request: bytes) -> list[bytes]:
+async def _answers(handler: Handler, caller: Caller, request: bytes) -> list[bytes]:
     async def read() -> bytes:
         return request
 
-    async with aclosing(handler.pull(Caller(name, "memory"), read)) as answers:
+    async with aclosing(handler.pull(caller, read)) as answers:
         return [data async for data in answers]

@@ -18,12 +18,16 @@ from netfleet.files import locked
 from netfleet.problems.own_loop import OWN_LOOP
 from netfleet.registry import make_importable
 from netfleet.runs import checkpoint
+from netfleet.runs.config import read_toml
 from netfleet.runs.progress import Live
 from netfleet.sites import LINGER
 from netfleet.sites.operations.logs import Log, Logged
 from netfleet.sites.operations.tls_refusals import TlsRefusals, trace_handshakes
 from netfleet.sites.planning.certificates import expiry_warning, load_identity
-from netfleet.sites.planning.folders import EXPERIMENT_FILE, LEAVE_FILE, RUN_FOLDER, Site, load_site
+from netfleet.sites.planning.folders import EXPERIMENT_FILE, LEAVE_FILE, RUN_FOLDER, Site, read_site
+from netfleet.sites.policy.in_force import PolicyInForce
+from netfleet.sites.policy.rules import Terms
+from netfleet.sites.policy.start import check_metrics, open_site
 
 if TYPE_CHECKING:
     from netfleet.sites.runtime.runner import SiteRunner
@@ -33,10 +37,22 @@ class Stopped(KeyboardInterrupt):
     """SIGTERM: stop as on Ctrl-C, but with exit code 0."""
 
 
-def run_node(folder: Path, rejoin: bool, metrics: str | None, style: str | None, linger: float) -> int:
-    """Run a site until the training is over or somebody stops it; returns the exit code."""
+def run_node(
+    folder: Path,
+    rejoin: bool,
+    metrics: str | None,
+    style: str | None,
+    linger: float,
+    policy: Path | None = None,
+    data_changed: bool = False,
+) -> int:
+    """Run a site until the training is over or somebody stops it; returns the exit code.
+
+    `policy` is that of --policy; `data_changed` accepts rows that are not those of the last start.
+    """
     make_importable(str(folder / EXPERIMENT_FILE))
-    site, experiment = load_site(folder)
+    site, experiment, in_force = open_site(folder, policy)
+    check_metrics(in_force, metrics)
     if experiment.problem["kind"] == OWN_LOOP:
         raise ConfigError(f"{site.name} trains with a loop of its own; start the program that calls {_join(folder)}")
     identity = load_identity(folder, site.name)
@@ -52,15 +68,23 @@ def run_node(folder: Path, rejoin: bool, metrics: str | None, style: str | None,
         watch.listen(log.refused)
         if warning := expiry_warning("this site's certificate", identity.expires):
             log.event("certificate", level="warning", why=warning)
+        log_policy(log, in_force)
         from netfleet.sites.runtime.runner import SiteRunner
 
-        runner = SiteRunner(folder, site, experiment, identity, log, linger)
+        terms = Terms(in_force, data_changed=data_changed)
+        runner = SiteRunner(folder, site, experiment, identity, log, linger, terms=terms)
         if metrics is not None:
             from netfleet.sites.operations.prometheus import expose
 
             expose(runner.status.status, log, metrics)
         joins = not site.planned and not checkpoint.exists(folder / RUN_FOLDER)  # a training that others have begun
         return _run(runner, rejoin or joins, watch.terminal)
+
+
+def log_policy(log: Log, in_force: PolicyInForce) -> None:
+    """Say which policy is in force, if one is."""
+    if in_force.path is not None:
+        log.event("policy", file=in_force.path, digest=in_force.name)
 
 
 def _join(folder: Path) -> str:
@@ -111,17 +135,17 @@ def _is_running(folder: Path) -> bool:
         return not mine
 
 
-def leave(folder: Path) -> int:
+def leave(folder: Path, policy: Path | None = None) -> int:
     """Make a site leave: its process tells the neighbours, or this one if none is running."""
-    site, experiment = load_site(folder)
-    if _saved_round(folder) >= experiment.rounds:
-        raise ConfigError(f"{site.name} has done all {experiment.rounds} rounds; there is nothing to leave")
+    site, experiment = read_site(folder), read_toml(folder / EXPERIMENT_FILE)
+    if _saved_round(folder) >= experiment["rounds"]:
+        raise ConfigError(f"{site.name} has done all {experiment['rounds']} rounds; there is nothing to leave")
     (folder / LEAVE_FILE).touch()
-    if experiment.problem["kind"] == OWN_LOOP and not _is_running(folder):
+    if experiment["problem"]["kind"] == OWN_LOOP and not _is_running(folder):
         print(f"{site.name} leaves when the program that calls {_join(folder)} is started again", file=sys.stderr)
         return 0
     if not _is_running(folder):
-        return run_node(folder, rejoin=False, metrics=None, style=None, linger=LINGER)
+        return run_node(folder, rejoin=False, metrics=None, style=None, linger=LINGER, policy=policy)
     print(f"{site.name} leaves after the current round, when its neighbours know", file=sys.stderr)
     while _is_running(folder):
         time.sleep(0.2)

@@ -15,7 +15,8 @@ from netfleet.registry import fits
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.operations.logs import printable
 from netfleet.sites.planning.certificates import OPERATOR, Identity, load_identity
-from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_sites, load_site
+from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_sites, read_site
+from netfleet.sites.policy.settings import ShowRules
 
 #: Sums in a sketch, and seconds for an answer.
 SUMS, TIMEOUT = 64, 5.0
@@ -65,11 +66,19 @@ class SiteStatus:
     refused: int
     certificate_days: int
     sketches: tuple[Sketch, ...]
+    policy: str = ""  # the beginning of the SHA-256 of the site's policy; empty: it has none
+    revocations: int = 0  # the number of the revocation list in force; 0: there is none
 
-    def for_neighbour(self, name: str) -> "SiteStatus":
+    def for_neighbour(self, name: str, show: ShowRules) -> "SiteStatus":
         """What a neighbour may see: of the links its own, and no sketch."""
         own = tuple(link for link in self.neighbours if link.name == name)
-        return replace(self, neighbours=own, sketches=(), apart=())
+        record = self.record if show.scores_to_neighbours else {}
+        return replace(self, neighbours=own, sketches=(), apart=(), record=record)
+
+    def for_operator(self, show: ShowRules) -> "SiteStatus":
+        """What the operator may see: all, unless the site's policy says otherwise."""
+        record = self.record if show.scores_to_operator else {}
+        return replace(self, record=record, sketches=self.sketches if show.sketches_to_operator else ())
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -120,7 +129,7 @@ class StatusAnswer(NamedTuple):
 def ask_folder(folder: Path) -> list[StatusAnswer]:
     """Ask all sites of a plan's or operator's folder, or a site and its neighbours from the site's own folder."""
     if (folder / SITE_FILE).is_file():
-        site, _ = load_site(folder)
+        site = read_site(folder)
         return ask_all([site, *site.neighbours], load_identity(folder, site.name))
     operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
     return ask_all(all_sites(operator), load_identity(operator, OPERATOR))

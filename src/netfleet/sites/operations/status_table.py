@@ -36,7 +36,7 @@ def print_status(answers: Sequence[StatusAnswer], console: Console) -> None:
     found = [answer.status for answer in answers if answer.status is not None]
     remarks = [line for answer in answers for line in _remarks(answer)]
     groups = components(found)
-    for line in [*remarks, *_apart_lines(found), *_invariant_lines(found, groups)]:
+    for line in [*remarks, *_list_lines(found), *_apart_lines(found), *_invariant_lines(found, groups)]:
         say(console, line)
     if len(groups) > 1:
         parts = "; ".join(", ".join(group) for group in groups)
@@ -117,6 +117,13 @@ def _remarks(answer: StatusAnswer) -> list[str]:
             heard = "never heard from" if link.heard is None else f"last heard from {in_words(link.heard)} ago"
             lines.append(f"{answer.name}: waits for {link.name}, which {link.waiting}; {heard}")
     return lines
+
+
+def _list_lines(found: Sequence[SiteStatus]) -> list[str]:
+    """Which sites have an older revocation list than others."""
+    newest = max((status.revocations for status in found), default=0)
+    behind = [status for status in found if status.revocations < newest]
+    return [f"{status.site}: has revocation list {status.revocations or 'none'}, not {newest}" for status in behind]
 
 
 def _apart_lines(found: Sequence[SiteStatus]) -> list[str]:

@@ -44,6 +44,9 @@ _FAILED = re.compile(r"CallNextHandshakerLocked: error=(?P<error>(?!OK ).*?) shu
 _PEER = re.compile(r"\bgrpc\.internal\.endpoint_peer_address=([^,\s}]{1,100})")
 _SERVER = re.compile(r"\bgrpc\.ssl_target_name_override=([^,\s}]{1,100})")
 _WORDS = re.compile(r"OPENSSL_internal:([\w: ]{1,100}?)(?:: Invalid certificate verification context|: OK|$)", re.M)
+OTHER_AUTHORITY = "a certificate of another authority"
+#: The same words of OpenSSL, where a client knows the server by its own certificate.
+NOT_PINNED = "a certificate that is not pinned here, or of another authority"
 _REASONS = [
     (re.compile(pattern), why)
     for pattern, why in (
@@ -51,7 +54,7 @@ _REASONS = [
         ("certificate has expired", "an expired certificate"),
         ("certificate is not yet valid", "a certificate that is not yet valid"),
         ("unsupported certificate purpose", "a certificate that is not for this purpose"),
-        ("unable to get .*issuer|self.signed|certificate signature failure", "a certificate of another authority"),
+        ("unable to get .*issuer|self.signed|certificate signature failure", OTHER_AUTHORITY),
         ("Hostname Verification Check failed|not in peer certificate", "a certificate of another name"),
         ("WRONG_VERSION_NUMBER|HTTP_REQUEST|HTTPS_PROXY_REQUEST", "plaintext, not TLS"),
         ("UNSUPPORTED_PROTOCOL|PROTOCOL_VERSION|UNSUPPORTED_VERSION", "a version of TLS that is too old"),
@@ -194,6 +197,7 @@ def refusals(record: str) -> list[Refusal]:
         return []
     why = failure(failed["error"])
     if server is not None:
+        why = NOT_PINNED if why == OTHER_AUTHORITY else why
         return [(f"{server[1]} ({peer[1]})", f"answers with {why}")] if why else []
     if "Endpoint closing" in failed["error"]:  # from this side
         why = "no TLS handshake in time"

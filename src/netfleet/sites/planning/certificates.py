@@ -15,7 +15,13 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from netfleet.errors import ConfigError
@@ -104,6 +110,15 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.PEM)
 
 
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 of a certificate, as `openssl x509 -fingerprint -sha256` prints it, without colons."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def public_key_bytes(certificate: x509.Certificate) -> bytes:
+    return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
 def key_pem(key: PrivateKey) -> bytes:
     """A private key as PEM, without a passphrase: a site must be able to start unattended."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -113,9 +128,9 @@ def _builder(
     subject: x509.Name, issuer: x509.Name, key: PublicKey, signer: PublicKey, days: int, now: datetime, *, signs: bool
 ) -> x509.CertificateBuilder:
     """`signs` says whether the certificate is an authority's."""
-    unused = "crl_sign content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
+    unused = "content_commitment key_encipherment data_encipherment key_agreement encipher_only decipher_only"
     never = dict.fromkeys(unused.split(), False)
-    usage = x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, **never)
+    usage = x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, **never)
     builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
     builder = builder.not_valid_before(now - _LEEWAY).not_valid_after(now + timedelta(days=days))
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
@@ -148,6 +163,11 @@ def _may_sign(certificate: x509.Certificate) -> bool:
 def read_certificate(path: Path) -> x509.Certificate:
     """The first certificate of a PEM file."""
     return _parse(path, _certificate, "a certificate")
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """All certificates of a PEM file, in their order."""
+    return _parse(path, _certificates, "certificates")
 
 
 def read_key(path: Path) -> PrivateKey:
@@ -226,6 +246,10 @@ def _certificate(pem: bytes) -> x509.Certificate:
     certificate = x509.load_pem_x509_certificate(pem)
     certificate.public_key(), certificate.subject, certificate.extensions
     return certificate
+
+
+def _certificates(pem: bytes) -> list[x509.Certificate]:
+    return [_certificate(certificate_pem(each)) for each in x509.load_pem_x509_certificates(pem)]
 
 
 def _request(pem: bytes) -> tuple[list[str], object, bool]:

@@ -18,6 +18,8 @@ SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.to
 RUN_FOLDER, MODEL_FILE, LEAVE_FILE = "run", "model.safetensors", "leave"
 #: What joined after the plan was made, one file each: a site's neighbours, and sites in the operator's folder.
 NEIGHBOURS_FOLDER, ADMITTED_FOLDER = "neighbours.d", "admitted"
+#: Certificates: those of a site's neighbours, and of all sites in the operator's folder; and those that are revoked.
+PINS_FOLDER, CERTIFICATES_FOLDER, REVOKED_FILE = "pins", "certificates", "revoked.pem"
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Neighbour:
     number: int
     address: str
     weight: float
+    fingerprint: str = ""  # SHA-256 of its certificate, of one that was admitted; empty: its pin says it
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -98,14 +101,27 @@ def with_hashes(sites: Sequence[Site], experiment: str) -> tuple[Site, ...]:
     return tuple(replace(site, digests=digests, run=run_hash(experiment, digests)) for site in sites)
 
 
-def load_site(folder: Path) -> tuple[Site, Experiment]:
-    """Read a site's folder; raise if its row of W or its experiment has changed since `netfleet plan`."""
-    path, experiment_path = (_expect(folder / name, "a site's folder") for name in (SITE_FILE, EXPERIMENT_FILE))
-    site, experiment = _site(read_toml(path), path), load_experiment(experiment_path)
+def read_site(folder: Path) -> Site:
+    """A site from its folder, without looking into its experiment; nothing is imported."""
+    path, _ = (_expect(folder / name, "a site's folder") for name in (SITE_FILE, EXPERIMENT_FILE))
+    site = _site(read_toml(path), path)
     if site.number < 0 or (site.planned and site.digests[site.number] != site.digest):
         raise ConfigError(
             f"{path}: name, number or weights are not those that were planned; restore the file, or plan again for all"
         )
+    return site
+
+
+def names_of_neighbours(folder: Path) -> list[str]:
+    """A site's neighbours: those of the plan, and those that were admitted later."""
+    admitted = sorted(path.stem for path in (folder / NEIGHBOURS_FOLDER).glob("*.toml"))
+    return [*(each.name for each in read_site(folder).neighbours), *admitted]
+
+
+def load_site(folder: Path) -> tuple[Site, Experiment]:
+    """Read a site's folder; raise if its row of W or its experiment has changed since `netfleet plan`."""
+    site, experiment_path = read_site(folder), folder / EXPERIMENT_FILE
+    experiment = load_experiment(experiment_path)
     runs = experiment.runs()
     if len(runs) != 1 or run_hash(runs[0].hash, site.digests) != site.run:
         raise ConfigError(

@@ -1,7 +1,9 @@
 """From an experiment and a list of sites to one folder per site: its row of W, its experiment and its certificate.
 
-    DIR/NAME/      site.toml, experiment.toml, ca.pem, node.pem, node.key (not if the site brought a request)
-    DIR/operator/  plan.toml, experiment.toml, ca.pem, node.pem, node.key: to ask the sites for their status
+    DIR/NAME/      site.toml, experiment.toml, ca.pem, node.pem, node.key (not if the site brought a request),
+                   pins/OTHER.pem: the certificate of each neighbour
+    DIR/operator/  plan.toml, experiment.toml, ca.pem, node.pem, node.key: to ask the sites for their status;
+                   certificates/NAME.pem: that of each site
     DIR/ca/        ca.pem, ca.key: to issue further certificates (not if the authority was given)
 
 Everything is made in memory first, so bad input leaves no files; then in a hidden folder that is renamed to DIR.
@@ -17,6 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import tomli_w
+from cryptography import x509
 
 import netfleet
 from netfleet.algorithms.base import Algorithm
@@ -32,8 +35,18 @@ from netfleet.runs.build import build_topology, check_steps, network_for
 from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment, read_toml, without_none
 from netfleet.runs.own_loop import check_own_loop
 from netfleet.sites.planning import certificates, folders
-from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, issue, key_pem
-from netfleet.sites.planning.folders import EXPERIMENT_FILE, PLAN_FILE, SITE_FILE, Neighbour, Plan, Site, with_hashes
+from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, fingerprint, issue, key_pem
+from netfleet.sites.planning.folders import (
+    CERTIFICATES_FOLDER,
+    EXPERIMENT_FILE,
+    PINS_FOLDER,
+    PLAN_FILE,
+    SITE_FILE,
+    Neighbour,
+    Plan,
+    Site,
+    with_hashes,
+)
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, check_hosts
 from netfleet.sites.runtime.neighbourhood import why_fixed
 from netfleet.topology.graphs import GRAPHS
@@ -149,6 +162,8 @@ def _check_own_loop(experiment: Experiment, algorithm: Algorithm) -> None:
         raise ConfigError("privacy: a loop of a site's own clips and perturbs its gradients itself; leave it out")
     if experiment.evaluation.metrics:
         raise ConfigError("evaluation.metrics: a loop of a site's own measures its model itself; leave metrics out")
+    if experiment.contract is not None:
+        raise ConfigError("[contract]: a loop of a site's own reads its data itself; leave [contract] out")
     check_own_loop(algorithm)
 
 
@@ -194,15 +209,31 @@ def _files(plan: Plan, experiment: Experiment, nodes: NodesFile, authority: Auth
     contents = {OPERATOR: {PLAN_FILE: _plan_toml(plan), EXPERIMENT_FILE: text, **operator}}
     for site, node in zip(plan.sites, nodes.nodes, strict=True):
         contents[site.name] = _site_files(site, node, text, authority, days, start_command(experiment, site.name))
+    issued = {site.name: contents[site.name]["node.pem"] for site in plan.sites}
+    contents[OPERATOR] |= {f"{CERTIFICATES_FOLDER}/{name}.pem": pem for name, pem in issued.items()}
+    for site in plan.sites:
+        contents[site.name] |= _pins(site, issued)
     return {f"{folder}/{name}": content for folder, files in contents.items() for name, content in files.items()}
+
+
+def _pins(site: Site, issued: Mapping[str, bytes]) -> Files:
+    """The certificates of a site's neighbours, as far as they are known."""
+    names = [each.name for each in site.neighbours]
+    return {f"{PINS_FOLDER}/{name}.pem": issued[name] for name in names if name in issued}
 
 
 def _plan_toml(plan: Plan) -> bytes:
     """What all sites share is written once."""
     shared = ("digests", "run", "patience")
-    sites = [{k: v for k, v in asdict(site).items() if k not in shared} for site in plan.sites]
+    sites = [{k: v for k, v in _site_table(site).items() if k not in shared} for site in plan.sites]
     table = {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience}
     return _toml(table, _PLAN_HEAD.format(version=netfleet.__version__))
+
+
+def _site_table(site: Site) -> Table:
+    """A site as its file says it; fingerprints are in the files of neighbours that are admitted later."""
+    links = [{k: v for k, v in asdict(each).items() if (k, v) != ("fingerprint", "")} for each in site.neighbours]
+    return asdict(site) | {"neighbours": links}
 
 
 def start_command(experiment: Experiment, name: str) -> str:
@@ -229,7 +260,7 @@ def needs(experiment: Experiment) -> str:
 def _site_files(site: Site, node: NodeEntry, experiment: bytes, authority: Authority, days: int, start: str) -> Files:
     head = _SITE_HEAD.format(name=site.name, version=netfleet.__version__, start=start)
     own = _credentials(authority, site.name, node.dialled.host, days, node.request)
-    return {SITE_FILE: _toml(asdict(site), head), EXPERIMENT_FILE: experiment, **own}
+    return {SITE_FILE: _toml(_site_table(site), head), EXPERIMENT_FILE: experiment, **own}
 
 
 def _credentials(authority: Authority, name: str, host: str, days: int, request: str = "") -> Files:
@@ -281,13 +312,17 @@ def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Author
         raise ConfigError("a site with a loop of its own cannot join a training that others have begun; plan again")
     if read_toml(experiment)["problem"].get("weights", {"kind": "equal"}) != {"kind": "equal"}:
         raise ConfigError("the sites of this plan have weights, and a new one has none; plan again with all sites")
-    about = _toml(asdict(Neighbour(site.name, site.number, site.address, site.neighbours[0].weight)))
     files = _site_files(site, node, experiment.read_bytes(), authority, days, f"netfleet node {site.name}")
-    _write_folder(folder / site.name, {**files, f"{site.name}.toml": about})
+    shown = fingerprint(x509.load_pem_x509_certificate(files["node.pem"]))
+    about = _toml(asdict(Neighbour(site.name, site.number, site.address, site.neighbours[0].weight, shown)))
+    issued = folder / OPERATOR / CERTIFICATES_FOLDER
+    known = {path.stem: path.read_bytes() for path in issued.glob("*.pem")}
+    _write_folder(folder / site.name, {**files, **_pins(site, known), f"{site.name}.toml": about})
+    _write_file(issued / f"{site.name}.pem", files["node.pem"])
     for name in names:
         if (folder / name).is_dir():  # the neighbour's folder exists here: a trial on one machine
             _write_file(folder / name / folders.NEIGHBOURS_FOLDER / f"{site.name}.toml", about)
-    _write_file(folder / OPERATOR / folders.ADMITTED_FOLDER / f"{site.name}.toml", _toml(asdict(site)))
+    _write_file(folder / OPERATOR / folders.ADMITTED_FOLDER / f"{site.name}.toml", _toml(_site_table(site)))
     return site
 
 

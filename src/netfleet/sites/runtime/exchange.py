@@ -100,12 +100,13 @@ class SiteExchange:
 
 
 def check_links(members: Membership, t: int) -> None:
-    """Raise if the site has no neighbour left."""
-    if not members.neighbourhood.has_links():
+    """Raise if the site has no neighbour left, or fewer than its policy needs."""
+    if not members.neighbourhood.linked():
         raise TransportError(
             f"{members.site.name} has no neighbour left in round {t}: all are lost, or have dropped this site. Its "
             f"state is saved; {members.remedy}"
         )
+    members.check_enough()
 
 
 class Waiting:

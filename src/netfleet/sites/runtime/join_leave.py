@@ -46,6 +46,7 @@ def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash
     t = min(links.values())
     neighbourhood.lost = {j: t for j in neighbourhood.weights if j not in links}
     neighbourhood.since |= links
+    members.check_enough()
     members.write_links()
     f = Counted(host.problem)
     x, f.problem.buffers = _mean_model(session, host, links, t)

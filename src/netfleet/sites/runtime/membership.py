@@ -21,6 +21,8 @@ from netfleet.sites.network.transport import Contact, Refused
 from netfleet.sites.network.wire import SITES, Frame, Kind
 from netfleet.sites.planning.folders import NEIGHBOURS_FOLDER, Neighbour, Site
 from netfleet.sites.planning.nodes_file import check_name
+from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
+from netfleet.sites.policy.rules import enforce, least_neighbours, neighbour_names
 from netfleet.sites.runtime.neighbourhood import NEVER, Neighbourhood
 
 LINKS_FILE = "links.json"
@@ -30,9 +32,17 @@ class Membership:
     """What a site's server asks about its neighbours (`server.Members`)."""
 
     def __init__(
-        self, folder: Path, site: Site, rounds: int, outbox: Outbox, refused: Refused, fixed: ConfigError | None = None
+        self,
+        folder: Path,
+        site: Site,
+        rounds: int,
+        outbox: Outbox,
+        refused: Refused,
+        fixed: ConfigError | None = None,
+        in_force: PolicyInForce = NO_POLICY,
     ) -> None:
         """`folder` is the site's, `rounds` the length of the training, `fixed` why the method needs fixed links."""
+        self._in_force = in_force
         self.folder, self.site, self.rounds, self.outbox, self.fixed = folder, site, rounds, outbox, fixed
         #: What the operator of a site that was dropped or has lost its disk can do.
         self.remedy = f"to join again with the others' current model: netfleet node {folder} --rejoin"
@@ -90,6 +100,7 @@ class Membership:
         path = self.folder / NEIGHBOURS_FOLDER / f"{name}.toml"
         if not path.is_file():
             return None
+        enforce(self._in_force, [neighbour_names(self._in_force.policy.neighbours, [name])])
         found = make(Neighbour, read_toml(path), str(path))
         if found.name != name or found.number in self.contacts or not self.site.workers <= found.number < SITES:
             raise ConfigError(f"{path}: {found.name}, number {found.number}, is used or wrong; restore the file")
@@ -99,6 +110,11 @@ class Membership:
         self.neighbourhood.since[found.number] = NEVER
         self.neighbourhood.weights[found.number] = found.weight
         return self.contacts[found.number]
+
+    def check_enough(self) -> None:
+        """Raise if the site has lost so many neighbours that its policy forbids to send the others more."""
+        names = [self.name(j) for j in self.neighbourhood.linked()]
+        enforce(self._in_force, [least_neighbours(self._in_force.policy.neighbours, names)])
 
     def name(self, number: int) -> str:
         """A site's name, if it is a neighbour; a site does not know the names of others."""

@@ -50,9 +50,9 @@ class Neighbourhood(Network):
     def neighbours(self, t: int) -> list[int]:
         return sorted(j for j in list(self.weights) if self.there(j, t))
 
-    def has_links(self) -> bool:
-        """Whether there is any link, now or later."""
-        return any(j not in self.lost and self.since.get(j, 0) != NEVER for j in list(self.weights))
+    def linked(self) -> list[int]:
+        """Neighbours with a link, now or later."""
+        return [j for j in sorted(self.weights) if j not in self.lost and self.since.get(j, 0) != NEVER]
 
     def add(self, j: int, t: int) -> None:
         """From round t on there is a link to j, as if it were new."""

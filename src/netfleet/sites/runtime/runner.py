@@ -18,16 +18,16 @@ from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.collective import SingleHost
 from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
-from netfleet.errors import CheckpointError, DivergedError
+from netfleet.errors import CheckpointError, DivergedError, FrameError
 from netfleet.privacy.account import SiteAccount
 from netfleet.privacy.build import make_private, rounds_allowed
 from netfleet.privacy.queries import queries_after
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
-from netfleet.runs.build import build_problem
 from netfleet.runs.checkpoint import write_tensors
 from netfleet.runs.config import Experiment
+from netfleet.runs.contract_check import data_facts
 from netfleet.runs.divergence import divergence
 from netfleet.runs.history import History
 from netfleet.runs.progress import Display
@@ -36,12 +36,21 @@ from netfleet.sites import LINGER
 from netfleet.sites.network.client import Client
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.loop_thread import LoopThread
-from netfleet.sites.network.outbox import Outbox
+from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
+from netfleet.sites.policy.peers import Peers, SitePeers
+from netfleet.sites.policy.rules import NO_TERMS, Terms, enforce
+from netfleet.sites.runtime.data_check import (
+    check_same_rows,
+    check_site_data,
+    rows_digest,
+    site_problem,
+    warnings_about,
+)
 from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, Waiting, check_links
 from netfleet.sites.runtime.facts import Facts, check_same_facts, compare_facts, facts_message, shortened, write_facts
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
@@ -75,20 +84,27 @@ class SiteRunner:
         log: Log,
         linger: float = LINGER,
         transport: Transport | None = None,
+        terms: Terms = NO_TERMS,
+        peers: Peers | None = None,
     ) -> None:
-        """The default transport is gRPC over mutual TLS with this identity."""
+        """The default transport is gRPC over mutual TLS with this identity, and with peers from the folder."""
+        self._terms, in_force = terms, terms.in_force
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
-        self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
+        if transport is None:
+            peers = peers or SitePeers(folder, identity.ca, identity.certificate, log, in_force)
+            transport = GrpcTransport(identity, site.listen, peers)
+        self._linger, self._transport, self._peers = linger, transport, peers
         (self._run_config,) = experiment.runs()
         self._account: SiteAccount | None = None  # where gradients are private
         self.algorithm = make_algorithm(self._run_config.config["algorithm"])
         fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
             raise fixed
-        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed)
+        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, in_force)
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
-        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, log.refusals.total)
+        counted = log.refusals.total, lambda: 0 if peers is None else peers.revocations
+        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, *counted, in_force)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
         """Train to the end, or until the site leaves, and return its own History."""
@@ -104,10 +120,9 @@ class SiteRunner:
     ) -> tuple[SiteSession, History]:
         """Train, and write the model; the site answers its neighbours until the stack is closed."""
         history, start = self._open()
-        if own is None:
-            problem, algorithm = self._problem(start is not None and not rejoin), self.algorithm
-        else:
-            problem, algorithm = own.problem, own.algorithm
+        problem, algorithm = (self._problem(), self.algorithm) if own is None else (own.problem, own.algorithm)
+        self.check_data(problem)
+        problem = self._private(problem, start is not None and not rejoin)
         session, connections = self._connect(stack)
         loop, members = session.loop, self._members
         host = SiteHost(problem, members.neighbourhood, algorithm, SiteExchange(session, display), members.outbox)
@@ -139,16 +154,33 @@ class SiteRunner:
     def _open(self) -> tuple[History, Start | None]:
         return open_run(self._run_config, self.folder / RUN_FOLDER, True, SingleHost())
 
-    def _problem(self, resumes: bool) -> Problem:
-        workers = max(self.site.workers, self.site.number + 1)
-        engine = replace(self.experiment.engine, device=self.site.device or self.experiment.engine.device)
-        problem = build_problem(self.experiment.problem, workers, self._run_config.seed, engine).at([self.site.number])
+    def _problem(self) -> Problem:
+        return site_problem(self.site, self.experiment)
+
+    def _private(self, problem: Problem, resumes: bool) -> Problem:
+        """The problem as `[privacy]` wants it; a training that does not resume draws anew."""
         privacy = self.experiment.privacy
         if privacy is None:
             return problem
         queries = queries_after(self.algorithm, self.experiment.rounds, problem.seed)
         self._account = SiteAccount(self.folder, queries, resumes)
         return make_private(problem, privacy, queries, self._account)
+
+    def check_data(self, problem: Problem) -> None:
+        """Raise if contract or policy forbid to train with the site's data; nothing has been sent by then."""
+        findings = check_site_data(self.site, self.experiment, problem, self._terms)
+        enforce(self._terms.in_force, findings)
+        if isinstance(problem, ModuleProblem):
+            self._note_rows(problem)
+
+    def _note_rows(self, problem: ModuleProblem) -> None:
+        """Compare the rows with those of the last start, and say what is odd about them."""
+        facts, number = data_facts(problem, self.site.number), self.site.number
+        assert facts is not None
+        found, accepted = rows_digest(problem, number), self._terms.data_changed
+        changed = check_same_rows(self.folder / RUN_FOLDER, found, facts.rows, accepted)
+        for why in [*([] if changed is None else [changed]), *warnings_about(facts, problem.batch)]:
+            self.log.event("data", level="warning", why=why)
 
     def _connect(self, stack: ExitStack) -> tuple[SiteSession, AsyncExitStack]:
         loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
@@ -170,11 +202,17 @@ class SiteRunner:
         return first
 
     async def _serve(self, connections: AsyncExitStack, facts: Facts | None = None) -> None:
-        members, status = self._members, self.status
-        answers = (lambda: model_message(status.snapshot), status.status_for)
+        members = self._members
+        answers = (self._model_message, self.status.status_for)
         told = None if facts is None else facts_message(facts)
-        server = SiteServer(self.site, members.outbox, members, self.log.refused, *answers, facts=told)
+        answering = self.site, members.outbox, members, self.log.refused, *answers
+        server = SiteServer(*answering, facts=told, peers=self._peers)
         await connections.enter_async_context(self._transport.serve(server))
+
+    def _model_message(self) -> Message:
+        if not self._terms.in_force.policy.show.model_to_joining:
+            raise FrameError("this site's policy does not give its model away (show.model_to_joining)")
+        return model_message(self.status.snapshot)
 
     def _serve_and_compare(
         self, session: SiteSession, connections: AsyncExitStack, facts: Facts, fresh: bool, display: Display

@@ -21,6 +21,7 @@ from netfleet.runs.metrics import conserved_gap
 from netfleet.sites.network.transport import Contact
 from netfleet.sites.operations.status import SUMS, LinkStatus, SiteStatus, Sketch
 from netfleet.sites.planning.certificates import OPERATOR
+from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
 from netfleet.sites.runtime.membership import Membership
 
 #: Entries of a vector that are summed at a time.
@@ -49,9 +50,16 @@ class StatusBuilder:
     """Follows a site's rounds, and says how the site is."""
 
     def __init__(
-        self, membership: Membership, algorithm: Algorithm, expires: datetime, refused: Callable[[], int]
+        self,
+        membership: Membership,
+        algorithm: Algorithm,
+        expires: datetime,
+        refused: Callable[[], int],
+        revocations: Callable[[], int] = lambda: 0,
+        in_force: PolicyInForce = NO_POLICY,
     ) -> None:
-        """`expires` is when the site's certificate does; `refused` counts rejections."""
+        """`expires` is when the site's certificate does; `refused` counts rejections, `revocations` numbers lists."""
+        self._in_force, self._revocations = in_force, revocations
         self._membership, self._algorithm, self._expires, self._refused = membership, algorithm, expires, refused
         self._began, self._record = time.monotonic(), dict[str, float | None]()
         self.snapshot: Snapshot | None = None  # the last saved one
@@ -88,12 +96,18 @@ class StatusBuilder:
             refused=self._refused(),
             certificate_days=(self._expires - datetime.now(UTC)).days,
             sketches=tuple(self._sketches),
+            policy=self._in_force.name,
+            revocations=self._revocations(),
         )
 
     def status_for(self, name: str) -> bytes:
         """The status as JSON, as far as the operator, the site itself or a neighbour may see it."""
-        status, full = self.status(), name in (OPERATOR, self._membership.site.name)
-        return (status if full else status.for_neighbour(name)).to_json().encode()
+        status, show = self.status(), self._in_force.policy.show
+        if name == OPERATOR:
+            status = status.for_operator(show)
+        elif name != self._membership.site.name:
+            status = status.for_neighbour(name, show)
+        return status.to_json().encode()
 
     def _state(self) -> str:
         if self._membership.left is not None:

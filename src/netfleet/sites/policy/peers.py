@@ -1,0 +1,128 @@
+"""Decides by their certificates who may talk to a site, beyond what TLS checks.
+
+As a server a site looks at the certificate of each request. As a client it cannot see the other's certificate; so it
+gives TLS the pinned certificates in place of the authority's, and TLS accepts no other.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from cryptography import x509
+
+from netfleet.errors import CertificateError, ConfigError
+from netfleet.sites.planning.certificates import certificate_pem, fingerprint, public_key_bytes
+from netfleet.sites.planning.folders import Neighbour
+from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
+from netfleet.sites.policy.pins import Pins
+from netfleet.sites.policy.revocation import Events, Revocations
+
+
+class Peers(Protocol):
+    """Which certificates count."""
+
+    def check(self, shown: bytes, neighbour: Neighbour | None) -> None:
+        """Raise CertificateError unless the sender of a request may show this one (PEM); None: it is no neighbour."""
+
+    def roots(self, name: str) -> bytes:
+        """The certificates (PEM) by which TLS must know a site that this one dials; raises CertificateError if none."""
+
+    @property
+    def revocations(self) -> int:
+        """The number of the revocation list in force; 0: there is none."""
+
+
+class AnyPeers:
+    """Whoever the authority has signed; for a client that sends nothing, and for tests."""
+
+    revocations = 0
+
+    def __init__(self, ca: bytes) -> None:
+        self._ca = ca
+
+    def check(self, shown: bytes, neighbour: Neighbour | None) -> None:
+        """All may."""
+
+    def roots(self, name: str) -> bytes:
+        return self._ca
+
+
+class SitePeers:
+    """The peers of a site: pinned, not revoked, and allowed by its policy."""
+
+    def __init__(self, folder: Path, ca: bytes, own: bytes, log: Events, in_force: PolicyInForce = NO_POLICY) -> None:
+        """`ca` and `own` are the certificates of the authority and of the site. Raises if the site must not start."""
+        authority = _parse(ca)
+        self._folder, self._ca, self._log, self._in_force = folder, ca, log, in_force
+        self._pins, self._revoked = Pins(folder, authority), Revocations(folder, authority, log)
+        if (entry := self._revoked.find(_parse(own))) is not None:
+            raise ConfigError(f"this site's certificate was {entry}; ask the operator for a new one")
+
+    @property
+    def revocations(self) -> int:
+        return self._revoked.current().number
+
+    def check(self, shown: bytes, neighbour: Neighbour | None) -> None:
+        certificate = _shown(shown)
+        if (entry := self._revoked.find(certificate)) is not None:
+            raise CertificateError(f"its certificate was {entry}")
+        if neighbour is not None:
+            self._check_neighbour(certificate, neighbour)
+
+    def _check_neighbour(self, certificate: x509.Certificate, neighbour: Neighbour) -> None:
+        name, shown = neighbour.name, fingerprint(certificate)
+        allowed, pinned = self._in_force.policy.neighbours.certificates(name), self._pinned(name)
+        if allowed is not None and shown not in allowed:
+            raise CertificateError(f"its certificate {shown} is not in the policy (rule neighbours.fingerprints)")
+        if shown in map(fingerprint, pinned):
+            return
+        if pinned:
+            if not self._has_key_of(certificate, pinned):
+                raise CertificateError(f"its certificate {shown} is not pinned here; {self._remedy(name)}")
+        elif neighbour.fingerprint not in ("", shown):
+            raise CertificateError(f"its certificate {shown} is not the one that was admitted; {self._remedy(name)}")
+        self._pins.add(name, [certificate])
+        if pinned:
+            self._log.event("renewed", level="warning", neighbour=name, fingerprint=shown)
+        else:
+            self._log.event("pinned", neighbour=name, fingerprint=shown)
+
+    def roots(self, name: str) -> bytes:
+        pinned, revoked = self._pinned(name), self._revoked.current()
+        allowed = self._in_force.policy.neighbours.certificates(name)
+        good = [each for each in pinned if each.serial_number not in revoked.entries]
+        good = [each for each in good if allowed is None or fingerprint(each) in allowed]
+        if good:
+            return b"".join(map(certificate_pem, good))
+        if found := [entry for each in pinned if (entry := revoked.entries.get(each.serial_number)) is not None]:
+            raise CertificateError(f"has a certificate that was {found[0]}; {self._remedy(name)}")
+        if pinned or allowed is not None or name in revoked.names():
+            raise CertificateError(f"has no certificate that this site may accept; {self._remedy(name)}")
+        return self._ca  # not seen yet: it is pinned at its first request
+
+    def _pinned(self, name: str) -> Sequence[x509.Certificate]:
+        try:
+            return self._pins.of(name)
+        except ConfigError as error:  # the file was damaged while the site runs
+            raise CertificateError(str(error)) from None
+
+    def _has_key_of(self, certificate: x509.Certificate, pinned: Iterable[x509.Certificate]) -> bool:
+        """Whether only the dates are new: whoever has the key of a certificate that is not revoked may renew it."""
+        keys = [public_key_bytes(each) for each in pinned if self._revoked.find(each) is None]
+        return public_key_bytes(certificate) in keys
+
+    def _remedy(self, name: str) -> str:
+        return f"if the operator has renewed it: netfleet pin {self._folder} with the new certificate of {name}"
+
+
+@lru_cache(maxsize=256)
+def _parse(pem: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pem)
+
+
+def _shown(pem: bytes) -> x509.Certificate:
+    try:
+        return _parse(pem)
+    except ValueError:
+        raise CertificateError("it shows no certificate that can be read") from None

@@ -1,0 +1,68 @@
+"""A first policy for a site: every rule with its meaning, filled in so that the plan in the folder keeps it."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from netfleet.errors import PolicyError
+from netfleet.files import write_atomically
+from netfleet.sites.policy.rules import PlanFacts
+
+_TEXT = """\
+# What this site allows. The site owns this file; no plan can change it. A rule that is left out allows everything.
+# netfleet policy check FOLDER shows what each rule says of the plan; docs/sites.md explains them.
+
+[privacy]
+required = false                 # true: refuse every plan without differential privacy
+# epsilon = 8.0                  # the most that this site may spend in a plan
+# delta = 1e-5
+
+[training]
+methods = {methods}
+compression = {compression}
+least_batch = {batch}
+
+[neighbours]
+least = {least}                        # with one neighbour alone, that one can compute each of this site's gradients
+names = {names}
+
+# [neighbours.fingerprints]      # SHA-256 of their certificates, from netfleet pin FOLDER; left out: those pinned there
+# {example} = ["…"]
+
+[code]
+approved = false                 # true: run only what netfleet approve FOLDER has shown to you
+
+[data]
+least_rows = 0                   # training rows of this site
+least_classes = 0                # classes among them
+
+[show]
+scores_to_neighbours = false     # accuracy and losses in the status
+scores_to_operator = true
+sketches_to_operator = true      # random sums of y − g, with which the operator checks that all sites' sum is 0
+model_to_joining = true          # a neighbour that joins or rejoins takes this site's model
+metrics = true                   # netfleet node --metrics
+"""
+
+
+def starting_policy(plan: PlanFacts) -> str:
+    """The text of a policy that the plan keeps."""
+    return _TEXT.format(
+        methods=_list([plan.method]),
+        compression="false" if plan.compression is None else "true",
+        batch=plan.batch or 0,
+        least=len(plan.neighbours),
+        names=_list(plan.neighbours),
+        example=next(iter(plan.neighbours), "hospital-b"),
+    )
+
+
+def write_starting_policy(path: Path, plan: PlanFacts) -> None:
+    """Write it to a file that does not exist yet."""
+    if path.exists() or path.is_symlink():
+        raise PolicyError(f"{path} already exists; edit it, or remove it first")
+    write_atomically(path, lambda file: file.write(starting_policy(plan).encode()))
+
+
+def _list(values: Iterable[str]) -> str:
+    return json.dumps(list(values), ensure_ascii=False)

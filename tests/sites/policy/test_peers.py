@@ -1,0 +1,140 @@
+"""A server and its client look at certificates: in memory, and over TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from netfleet.cli import main
+from netfleet.engines.host import Tag
+from netfleet.errors import CertificateError, TransportError
+from netfleet.sites.network.grpc_transport import GrpcTransport
+from netfleet.sites.network.transport import MemoryNetwork
+from netfleet.sites.network.wire import Kind
+from netfleet.sites.planning.certificates import Identity
+from netfleet.sites.planning.folders import load_site
+from support.site_peers import MESSAGE, WORDS, Log, T, World, ask, make_server, revoke, run
+
+
+def test_a_server_looks_at_the_certificate_of_every_request(world: World) -> None:
+
+    async def scenario() -> None:
+        log, network, identity = Log(), MemoryNetwork(), world.identity("s1")
+        server, _, _ = make_server(world, log)
+        async with network.transport("s0", world.identity("s0").certificate).serve(server):
+            good = network.transport("s1", identity.certificate, world.peers("s1", Log()))
+            assert (await ask(world, good, Log())).kind == Kind.CHUNK
+            bad = network.transport("s1", world.impostor("s1").certificate, world.peers("s1", Log()))
+            with pytest.raises(TransportError, match=r"refuses: its certificate .* is not pinned here"):
+                await ask(world, bad, Log())
+            assert revoke(world, "s1") == 0
+            with pytest.raises(TransportError, match=r"refuses: its certificate was revoked .*stolen"):
+                await ask(world, good, Log())
+            assert [who for who, _ in log.refusals] == ["s1 (memory)"] * 2
+
+    run(scenario())
+
+
+def test_a_request_that_waits_is_not_answered_once_its_sender_is_revoked(world: World) -> None:
+    async def scenario() -> None:
+        log, network, identity = Log(), MemoryNetwork(), world.identity("s1")
+        server, members, _ = make_server(world, log)
+        members.outbox._messages.clear()  # it has to wait for the message
+        async with network.transport("s0", world.identity("s0").certificate).serve(server):
+            asked = asyncio.ensure_future(ask(world, network.transport("s1", identity.certificate), Log()))
+            while not server.limit._accounts or not server.limit._accounts["s1"].under_way:
+                await asyncio.sleep(0.01)
+            assert revoke(world, "s1") == 0
+            members.outbox.post(Tag(T, 0), WORDS, MESSAGE)
+            with pytest.raises(TransportError, match="was revoked"):
+                await asked
+
+    run(scenario())
+
+
+def test_a_client_dials_only_whom_it_has_pinned(world: World) -> None:
+    async def scenario() -> None:
+        network, heard = MemoryNetwork(), Log()
+        server, _, _ = make_server(world, Log())
+        async with network.transport("s0", world.impostor("s0").certificate).serve(server):
+            transport = network.transport("s1", world.identity("s1").certificate, world.peers("s1", Log()))
+            with pytest.raises(CertificateError, match="not pinned"):
+                await ask(world, transport, heard)
+            assert [who for who, _ in heard.refusals] == ["s0"]
+
+    run(scenario())
+
+
+# ---- the same over TLS ----
+
+
+@asynccontextmanager
+async def serving(world: World, identity: Identity, log: Log) -> AsyncIterator[None]:
+    server, members, peers = make_server(world, log)
+    transport = GrpcTransport(identity, members.site.listen, peers)
+    async with transport.serve(server):
+        yield
+
+
+@asynccontextmanager
+async def dialling(world: World, identity: Identity) -> AsyncIterator[GrpcTransport]:
+    transport = GrpcTransport(identity, peers=world.peers("s1", Log()))
+    yield transport
+    await transport.close()
+
+
+def test_over_tls_a_server_refuses_certificates_that_are_not_pinned_or_revoked(world: World) -> None:
+    async def scenario() -> None:
+        log, good, bad = Log(), world.identity("s1"), world.impostor("s1")
+        async with (
+            serving(world, world.identity("s0"), log),
+            dialling(world, good) as ours,
+            dialling(world, bad) as theirs,
+        ):
+            assert (await ask(world, ours, Log())).kind == Kind.CHUNK
+            with pytest.raises(TransportError, match=r"refuses: its certificate .* is not pinned here"):
+                await ask(world, theirs, Log())
+            with pytest.raises(TransportError, match="refuses: its certificate"):
+                await theirs.status(load_site(world.folder("s1"))[0].neighbours[0], 5.0)
+            assert (await ask(world, ours, Log())).kind == Kind.CHUNK  # on the connection that is there
+            assert revoke(world, "s1") == 0
+            with pytest.raises(TransportError, match=r"refuses: its certificate was revoked .*stolen"):
+                await ask(world, ours, Log())
+            assert "is not pinned here" in log.whys()
+            assert "its laptop was stolen" in log.whys()
+
+    run(scenario())
+
+
+def test_over_tls_a_client_refuses_certificates_that_are_not_pinned(world: World) -> None:
+    async def scenario() -> None:
+        heard, good = Log(), world.identity("s1")
+        async with dialling(world, good) as ours:
+            async with serving(world, world.impostor("s0"), Log()):
+                with pytest.raises(CertificateError, match="answers with a certificate that is not pinned here"):
+                    await ask(world, ours, heard)
+                assert [who for who, _ in heard.refusals] == ["s0"]
+            shown = world.plan / "renewed.pem"
+            renewed = world.impostor("s0")
+            shown.write_bytes(renewed.certificate)
+            assert main(["pin", str(world.folder("s1")), str(shown)]) == 0
+            async with serving(world, renewed, Log()):
+                assert (await ask(world, ours, Log())).kind == Kind.CHUNK
+
+    run(scenario())
+
+
+def test_over_tls_a_client_leaves_a_connection_whose_certificate_is_revoked(world: World) -> None:
+    async def scenario() -> None:
+        log, heard, good = Log(), Log(), world.identity("s1")
+        async with serving(world, world.identity("s0"), log), dialling(world, good) as ours:
+            assert (await ask(world, ours, heard)).kind == Kind.CHUNK
+            assert revoke(world, "s0") == 0
+            with pytest.raises(CertificateError, match="has a certificate that was revoked"):
+                await ask(world, ours, heard)
+            assert "stolen" in heard.whys()
+
+    run(scenario())
