@@ -104,7 +104,8 @@ class SiteRunner:
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
         counted = log.refusals.total, lambda: 0 if peers is None else peers.revocations
-        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, *counted, in_force)
+        private = experiment.privacy is not None
+        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, *counted, in_force, private)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
         """Train to the end, or until the site leaves, and return its own History."""
