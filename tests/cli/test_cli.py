@@ -119,7 +119,7 @@ assert not loaded, loaded
     assert list(commands.values()) == [
         ["run", "tune", "sweep", "compare", "theory", "topology", "algorithms"],
         ["reproduce", "bench"],
-        ["statistics", "plan", "up", "node", "status", "admit", "leave"],
+        ["statistics", "plan", "up", "node", "status", "admit", "leave", "receipts"],
     ]
     assert "  run         Run an experiment file" in done.stdout
 

@@ -13,6 +13,7 @@ from netfleet.cli import (
     leave,
     node,
     plan,
+    receipts,
     reproduce,
     run,
     statistics,
@@ -33,7 +34,7 @@ from netfleet.exit_codes import announce
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
-    "sites that train without a server": (statistics, plan, up, node, status, admit, leave),
+    "sites that train without a server": (statistics, plan, up, node, status, admit, leave, receipts),
 }
 
 

@@ -18,7 +18,7 @@ from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.collective import SingleHost
 from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
-from netfleet.errors import CheckpointError, DivergedError
+from netfleet.errors import CheckpointError, DivergedError, NetfleetError
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
@@ -36,7 +36,7 @@ from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
-from netfleet.sites.operations.logs import Log
+from netfleet.sites.operations.logs import Log, printable
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, Waiting, check_links
@@ -44,6 +44,7 @@ from netfleet.sites.runtime.facts import Facts, check_same_facts, compare_facts,
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost, why_fixed
+from netfleet.sites.runtime.receipts import PrivacyState, SiteReceipts
 from netfleet.sites.runtime.recorder import AskedToLeave, OwnLoopRecorder, SiteRecorder
 from netfleet.sites.runtime.status_builder import StatusBuilder
 
@@ -72,8 +73,12 @@ class SiteRunner:
         log: Log,
         linger: float = LINGER,
         transport: Transport | None = None,
+        privacy: Callable[[], PrivacyState] = PrivacyState,
     ) -> None:
-        """The default transport is gRPC over mutual TLS with this identity."""
+        """The default transport is gRPC over mutual TLS with this identity.
+
+        `privacy` says for the record what privacy was spent so far, and what policy is in force.
+        """
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
         self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
         (self._run_config,) = experiment.runs()
@@ -81,7 +86,9 @@ class SiteRunner:
         fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
             raise fixed
-        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed)
+        self.receipts = SiteReceipts(folder, site, identity, log, privacy)
+        linked = self.receipts.note_change
+        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, linked)
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
         self.status = StatusBuilder(self._members, self.algorithm, identity.expires, log.refusals.total)
@@ -99,6 +106,8 @@ class SiteRunner:
         self, stack: ExitStack, display: Display, rejoin: bool = False, own: OwnLoop | None = None
     ) -> tuple[SiteSession, History]:
         """Train, and write the model; the site answers its neighbours until the stack is closed."""
+        self.receipts.open()
+        stack.push(self._close_record)
         history, start = self._open()
         problem, algorithm = (self._problem(), self.algorithm) if own is None else (own.problem, own.algorithm)
         session, connections = self._connect(stack)
@@ -120,6 +129,11 @@ class SiteRunner:
         history.final = self._train(session, host, history, first, display, own)
         return session, history
 
+    def note_metrics(self, address: str) -> None:
+        """Record that the site's metrics can be read at an address."""
+        self.receipts.open()
+        self.receipts.note_metrics(address)
+
     async def stay(self, session: SiteSession) -> None:
         """After the training: answer until the neighbours have what they need."""
         if self._members.left is not None:
@@ -139,8 +153,13 @@ class SiteRunner:
         loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
         stack.callback(lambda: loop.wait(connections.aclose()))
         connections.push_async_callback(self._transport.close)
-        client = Client(self.site, self._transport, self.log.refused)
-        return SiteSession(self._members, client, loop, self.log), connections
+        client = Client(self.site, self._transport, self.log.refused, self.receipts)
+        return SiteSession(self._members, client, self.receipts, loop, self.log), connections
+
+    def _close_record(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        members = self._members
+        ended = "finished" if members.finished else "left" if members.left is not None else "stopped"
+        self.receipts.close(printable(str(error)) if isinstance(error, NetfleetError) else ended)
 
     def _resume(self, host: SiteHost, algorithm: Algorithm, history: History, start: Start | None) -> Snapshot | None:
         """Restore messages and links before neighbours may ask; the checkpoint is read once."""
@@ -156,10 +175,17 @@ class SiteRunner:
 
     async def _serve(self, connections: AsyncExitStack, facts: Facts | None = None) -> None:
         members, status = self._members, self.status
-        answers = (lambda: model_message(status.snapshot), status.status_for)
+        answers = (lambda: model_message(status.snapshot), self._status_for)
         told = None if facts is None else facts_message(facts)
-        server = SiteServer(self.site, members.outbox, members, self.log.refused, *answers, facts=told)
+        refused, receipts = self.log.refused, self.receipts
+        server = SiteServer(self.site, members.outbox, members, refused, receipts, *answers, facts=told)
         await connections.enter_async_context(self._transport.serve(server))
+
+    def _status_for(self, name: str) -> bytes:
+        """The status as JSON for a name, once it is on record that it leaves."""
+        answer = self.status.status_for(name)
+        self.receipts.note_status(name, self.status.measured())
+        return answer
 
     def _serve_and_compare(
         self, session: SiteSession, connections: AsyncExitStack, facts: Facts, fresh: bool, display: Display
@@ -197,6 +223,7 @@ class SiteRunner:
             final = asked.snapshot
             self._write_model(host.problem, final, own)
             self._members.leave(final.t)
+            self.receipts.note_change("left", self.site.name, final.t)
             self.log.event("leaving", round=final.t, model=self.folder / MODEL_FILE)
         finally:
             display.end()

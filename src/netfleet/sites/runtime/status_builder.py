@@ -95,6 +95,10 @@ class StatusBuilder:
         status, full = self.status(), name in (OPERATOR, self._membership.site.name)
         return (status if full else status.for_neighbour(name)).to_json().encode()
 
+    def measured(self) -> list[str]:
+        """Names of the values in a status that were computed from the site's data."""
+        return sorted([*self._record, *(["sketches"] if self._sketches else [])])
+
     def _state(self) -> str:
         if self._membership.left is not None:
             return "left"
