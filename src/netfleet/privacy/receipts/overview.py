@@ -1,6 +1,6 @@
 """Prints what the verification of records has found."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -10,7 +10,7 @@ from rich.table import Table
 
 from netfleet.errors import ConfigError, RecordError
 from netfleet.privacy.receipts.record import RECORD_FILE
-from netfleet.privacy.receipts.summary import Neighbour, Summary, Traffic
+from netfleet.privacy.receipts.summary import Neighbour, Summary, total
 from netfleet.privacy.receipts.verification import Verified, compare, verify
 from netfleet.sites.planning.certificates import read_certificate
 from netfleet.sites.planning.overview import say
@@ -83,15 +83,6 @@ def cells(neighbour: Neighbour) -> list[str]:
     sent, received = total(neighbour.sent.values()), total(neighbour.received.values())
     numbers = str(sent.count), str(sent.confirmed), str(sent.unconfirmed), decimal(sent.bytes), str(sent.again)
     return [*numbers, str(received.count), decimal(received.bytes)]
-
-
-def total(parts: Iterable[Traffic]) -> Traffic:
-    """Several kinds of things taken together."""
-    whole = Traffic()
-    for part in parts:
-        whole.count, whole.bytes = whole.count + part.count, whole.bytes + part.bytes
-        whole.confirmed, whole.again = whole.confirmed + part.confirmed, whole.again + part.again
-    return whole
 
 
 def _print_comparison(folder: Path, other: Path, console: Console) -> bool:

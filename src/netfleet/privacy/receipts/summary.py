@@ -144,3 +144,12 @@ class Summary:
 
     def _neighbour(self, name: str) -> Neighbour:
         return self.neighbours.setdefault(name, Neighbour())
+
+
+def total(parts: Iterable[Traffic]) -> Traffic:
+    """Several kinds of things taken together."""
+    whole = Traffic()
+    for part in parts:
+        whole.count, whole.bytes = whole.count + part.count, whole.bytes + part.bytes
+        whole.confirmed, whole.again = whole.confirmed + part.confirmed, whole.again + part.again
+    return whole

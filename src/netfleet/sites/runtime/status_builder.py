@@ -25,6 +25,8 @@ from netfleet.sites.runtime.membership import Membership
 
 #: Entries of a vector that are summed at a time.
 _BLOCK = 1 << 18
+#: Values of a record that do not depend on the data.
+_COUNTERS = ("round", "eta", "bytes", "samples", "seconds")
 
 
 class Sketcher:
@@ -97,7 +99,8 @@ class StatusBuilder:
 
     def measured(self) -> list[str]:
         """Names of the values in a status that were computed from the site's data."""
-        return sorted([*self._record, *(["sketches"] if self._sketches else [])])
+        values = [name for name, value in self._record.items() if value is not None and name not in _COUNTERS]
+        return sorted([*values, *(["sketches"] if self._sketches else [])])
 
     def _state(self) -> str:
         if self._membership.left is not None:
