@@ -162,8 +162,7 @@ class SiteReceipts:
         for receipt in given.receipts:
             with self._lock:
                 line = self._state.with_hash(giver, receipt.line)
-                over = self._state.is_over(giver, receipt.round)
-                if (line is None and over) or (line is not None and self._state.is_confirmed(giver, line)):
+                if self._is_known(giver, receipt) if line is None else self._state.is_confirmed(giver, line):
                     continue
             self._check_receipt(giver, given.certificate, receipt)
             if line is None:
@@ -172,6 +171,12 @@ class SiteReceipts:
                 raise FrameError(f"a receipt for something else than line {line.number} of this site's record says")
             else:
                 self._confirm(giver, given.certificate, receipt, line)
+
+    def _is_known(self, giver: str, receipt: GivenReceipt) -> bool:
+        """Whether a receipt without a line needs no attention: it is old, was noted before, or is one of too many."""
+        seen = self._unknown.get(giver, set())
+        over = self._state.is_over(giver, receipt.round)
+        return over or receipt.line in seen or len(seen) >= MOST_UNKNOWN
 
     def _check_receipt(self, giver: str, certificate: bytes, receipt: GivenReceipt) -> None:
         statement = Statement(self._site.run, self._site.name, *receipt[:6])
@@ -192,10 +197,7 @@ class SiteReceipts:
         return [] if known else [lines.Certificate(name, to_text(certificate))]
 
     def _note_unknown(self, giver: str, receipt: GivenReceipt) -> None:
-        seen = self._unknown.setdefault(giver, set())
-        if receipt.line in seen or len(seen) >= MOST_UNKNOWN:
-            return
-        seen.add(receipt.line)
+        self._unknown.setdefault(giver, set()).add(receipt.line)
         about = receipt.what, receipt.round, receipt.exchange, receipt.digest, receipt.line
         self._add(lines.Unknown(giver, *about))
         why = f"{giver} confirms what this site's record does not have; were lines removed, or is it an old copy?"
