@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from netfleet.cli import main
 from netfleet.engines.host import Tag
 from netfleet.errors import RecordError
+from netfleet.privacy.receipts import verification
 from netfleet.privacy.receipts.lines import (
     Again,
     Certificate,
@@ -224,9 +226,32 @@ def test_what_one_record_hides_the_other_shows(
     found = compare(folder, other)
     assert len(found) == 1 + 2  # s1 received a second message, and s0 confirmed two of s1's
     assert "with its signature, but s0's record has no such line: lines are missing there" in found[0]
-    assert "s0 confirmed line" in found[1]
+    assert all("s0 confirmed line" in sentence for sentence in found[1:])
     assert main(["receipts", "verify", str(folder), "--against", str(other), "--ca", str(other / "ca.pem")]) == 1
     assert "CONTRADICTION: s1 received a message of round 1 from s0" in capsys.readouterr().out
+
+
+def test_records_of_running_sites_do_not_contradict_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sites go on while their records are compared."""
+    a, b = two_sites(tmp_path)
+    rounds, read = itertools.count(), verification.read_record
+
+    def go_on() -> None:
+        t = next(rounds)
+        for one, other in ((a, b), (b, a)):
+            exchange(one, other, Tag(t, 0))
+
+    def reading(folder: Path) -> Any:
+        found = list(read(folder))
+        go_on()
+        return iter(found)
+
+    go_on()
+    monkeypatch.setattr(verification, "read_record", reading)
+    for _ in range(3):
+        assert compare(a.folder, b.folder) == []
+        assert compare(b.folder, a.folder) == []
+    assert next(rounds) > 10
 
 
 def test_records_of_two_runs_are_not_compared(
@@ -246,8 +271,11 @@ def test_another_folders_authority_is_not_trusted(folder: Path, tmp_path: Path, 
 
 def test_verify_needs_no_key_and_says_what_is_missing(folder: Path, tmp_path: Path, capsys: Any) -> None:
     assert main(["receipts", "verify", str(folder)]) == 0
-    assert main(["receipts", "verify", str(tmp_path)]) == 2
-    assert "has no ca.pem" in capsys.readouterr().err
+    (folder / "ca.pem").rename(tmp_path / "ca.pem")
+    assert main(["receipts", "verify", str(folder)]) == 2
+    assert "has no ca.pem, whose authority signed the certificates; give it with --ca" in capsys.readouterr().err
+    assert main(["receipts", "verify", str(folder), "--ca", str(tmp_path / "ca.pem")]) == 0
+    (tmp_path / "ca.pem").rename(folder / "ca.pem")
     (folder / RECORD_FILE).write_bytes(altered((folder / RECORD_FILE).read_bytes(), 100))
     assert main(["receipts", "verify", str(folder)]) == 1
     assert "ALTERED: " in capsys.readouterr().out

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from netfleet.engines.host import Tag
+from netfleet.engines.job import Snapshot
 from netfleet.errors import FrameError, RecordError, TransportError
 from netfleet.privacy.receipts.lines import (
     Again,
@@ -32,6 +33,7 @@ from netfleet.privacy.receipts.lines import (
 )
 from netfleet.privacy.receipts.record import RECORD_FILE, read_head
 from netfleet.privacy.receipts.state import Key
+from netfleet.runs import checkpoint
 from netfleet.sites.network.client import Client, Wanted
 from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.receipt_format import GivenReceipts, Note, pack_receipts, unpack_receipts
@@ -448,6 +450,23 @@ def test_the_records_of_a_training_agree_and_everything_is_confirmed(tmp_path: P
             assert (sent.count, sent.unconfirmed, received.count) == (rounds, 0, rounds)
             assert sent.rounds == (0, rounds - 1)
         assert len(entries(folder, Sent)) == rounds  # one line for both neighbours
+
+
+def test_what_a_site_has_used_is_on_record_before_its_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut could take from it what its neighbour wants to have confirmed."""
+    save, seen = checkpoint.save, list[tuple[int, int]]()
+
+    def saving(folder: Path, snapshot: Snapshot, *rest: Any) -> None:
+        durable = lines(folder.parent)[: read_head(folder.parent).lines]
+        used = [line for line in durable if isinstance(line.entry, Received) and line.entry.round < snapshot.t]
+        seen.append((snapshot.t, len(used)))
+        save(folder, snapshot, *rest)
+
+    monkeypatch.setattr(checkpoint, "save", saving)
+    run_in_memory(tmp_path, {**QUADRATICS, "rounds": 3}, M)
+    assert sorted(seen) == sorted([(t, 2 * t) for t in range(4)] * M)  # two neighbours each
 
 
 def test_sites_with_loops_of_their_own_have_records_with_their_facts(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from netfleet.sites.planning.overview import say
 
 def read_authorities(folder: Path, given: Sequence[Path]) -> list[bytes]:
     """Certificates of the authorities that are trusted: those that are given, or the folder's `ca.pem`."""
+    _check_record(folder)
     if not given and not (folder / "ca.pem").is_file():
         raise ConfigError(f"{folder} has no ca.pem, whose authority signed the certificates; give it with --ca")
     return [read_certificate(path).public_bytes(Encoding.DER) for path in given or [folder / "ca.pem"]]
@@ -25,12 +26,16 @@ def read_authorities(folder: Path, given: Sequence[Path]) -> list[bytes]:
 
 def verify_folder(folder: Path, authorities: Sequence[bytes]) -> Verified:
     """Verify a folder's record; the error names file and line."""
-    if not (folder / RECORD_FILE).is_file():
-        raise ConfigError(f"{folder} has no {RECORD_FILE}; expected the folder of a site that has been started")
+    _check_record(folder)
     try:
         return verify(folder, authorities)
     except RecordError as error:
         raise RecordError(f"{folder / RECORD_FILE}: {error}") from None
+
+
+def _check_record(folder: Path) -> None:
+    if not (folder / RECORD_FILE).is_file():
+        raise ConfigError(f"{folder} has no {RECORD_FILE}; expected the folder of a site that has been started")
 
 
 def print_verifications(folder: Path, others: Sequence[Path], given: Sequence[Path], console: Console) -> bool:
@@ -61,7 +66,7 @@ def _print_verification(folder: Path, authorities: Sequence[bytes], console: Con
     if summary.neighbours:
         console.print(_table(summary))
     for name, answers in summary.status.items():
-        say(console, f"status: at most {answers.count} answers to {name}")
+        say(console, f"status: at most {answers.count} {'answer' if answers.count == 1 else 'answers'} to {name}")
     for _, address in summary.metrics:
         say(console, f"metrics were open to all who reach {address}")
     for notice in verified.notices:

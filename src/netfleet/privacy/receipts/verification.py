@@ -142,35 +142,41 @@ def _statement(run: str, sender: str, entry: Sent | Received, line: str) -> Stat
 
 
 class _Side:
-    """What one record says about the exchange with another site."""
+    """What one record says about the exchange with another site, now."""
 
     def __init__(self, folder: Path, other: str) -> None:
         self.folder, self.run, self.site = folder, "", ""
         self.sent: dict[str, Line] = {}  # by hash
         self.received: dict[str, Line] = {}  # by the hash of the sender's line
         self.confirmed: dict[str, Line] = {}  # receipts by the hash of the line that they confirm
-        numbers: dict[int, str] = {}
+        self._numbers: dict[int, str] = {}
         for line in read_record(folder):
-            entry = None if isinstance(line, Torn) else line.entry
-            if isinstance(line, Torn):
-                break
-            if isinstance(entry, Started):
-                self.run, self.site = entry.run, entry.site
-            elif isinstance(entry, Sent):
-                self.sent[line.hash], numbers[line.number] = line, line.hash
-            elif isinstance(entry, Received) and entry.sender == other:
-                self.received[entry.sender_line] = line
-            elif isinstance(entry, Receipt) and entry.receiver == other:
-                self.confirmed[numbers[entry.of]] = line
+            if not isinstance(line, Torn):
+                self._take(line, other)
+
+    def _take(self, line: Line, other: str) -> None:
+        entry = line.entry
+        if isinstance(entry, Started):
+            self.run, self.site = entry.run, entry.site
+        elif isinstance(entry, Sent):
+            self.sent[line.hash], self._numbers[line.number] = line, line.hash
+        elif isinstance(entry, Received) and entry.sender == other:
+            self.received[entry.sender_line] = line
+        elif isinstance(entry, Receipt) and entry.receiver == other:
+            self.confirmed[self._numbers[entry.of]] = line
 
 
 def compare(folder: Path, other: Path) -> list[str]:
-    """How the records of two sites, each verified, contradict each other; none: they agree."""
+    """How the records of two sites, each verified, contradict each other; none: they agree.
+
+    The sites may be running. A site writes its line before the other can write the one that refers to it, so what one
+    record says is looked for in a later reading of the other.
+    """
     names = [_owner(folder), _owner(other)]
     a, b = _Side(folder, names[1]), _Side(other, names[0])
     if a.run != b.run:
         return [f"{other} is the record of run {b.run[:12]}, but {folder} is that of run {a.run[:12]}"]
-    return [*_contradictions(a, b), *_contradictions(b, a)]
+    return [*_contradictions(a, b), *_contradictions(b, _Side(folder, names[1]))]
 
 
 def _owner(folder: Path) -> str:
@@ -178,20 +184,20 @@ def _owner(folder: Path) -> str:
     return line.entry.site if isinstance(line, Line) and isinstance(line.entry, Started) else ""
 
 
-def _contradictions(sender: _Side, receiver: _Side) -> Iterator[str]:
-    for hash, line in receiver.received.items():
-        got = line.entry
+def _contradictions(record: _Side, later: _Side) -> Iterator[str]:
+    """What a record says about another site, and a later reading of that site's record does not have."""
+    for hash, line in record.received.items():
+        got, sent = line.entry, later.sent.get(hash)
         assert isinstance(got, Received)
-        about = f"{receiver.site} received a {got.what} of round {got.round} from {sender.site} (line {line.number})"
-        sent = sender.sent.get(hash)
+        about = f"{record.site} received a {got.what} of round {got.round} from {later.site} (line {line.number})"
         if sent is None:
-            yield f"{about} with its signature, but {sender.site}'s record has no such line: lines are missing there"
-        elif not isinstance(sent.entry, Sent) or _differs(sent.entry, got, receiver.site):
-            yield f"{about}, but line {sent.number} of {sender.site}'s record says something else"
-    for hash, line in sender.confirmed.items():
-        if hash not in receiver.received:
+            yield f"{about} with its signature, but {later.site}'s record has no such line: lines are missing there"
+        elif not isinstance(sent.entry, Sent) or _differs(sent.entry, got, record.site):
+            yield f"{about}, but line {sent.number} of {later.site}'s record says something else"
+    for hash, line in record.confirmed.items():
+        if hash not in later.received:
             yield (
-                f"{receiver.site} confirmed line {sender.sent[hash].number} of {sender.site}'s record (line "
+                f"{later.site} confirmed line {record.sent[hash].number} of {record.site}'s record (line "
                 f"{line.number}), but its own record does not have it: lines are missing there"
             )
 
