@@ -42,6 +42,7 @@ from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Busy, Contact, MemoryNetwork
 from netfleet.sites.network.wire import Expected, Kind
 from netfleet.sites.operations.logs import Log
+from netfleet.sites.operations.status import SUMS, SiteStatus, Sketch
 from netfleet.sites.planning.certificates import Identity, certificate_pem, issue, key_pem, load_authority, new_key
 from netfleet.sites.planning.folders import load_site
 from netfleet.sites.runtime.join_leave import model_message
@@ -369,6 +370,14 @@ def test_a_neighbour_that_repeats_itself_cannot_fill_the_disk(sites: Pair) -> No
         given = pack_receipts(b.receipts._signer.certificate, [b.receipts._receipt(entry)])
         a.receipts.take("s1", unpack_receipts(given))
     assert len(entries(a.folder, Unknown)) == 10
+
+
+def test_a_status_names_what_was_computed_from_data_and_is_in_it() -> None:
+    record = {"round": 4, "accuracy": 0.9, "loss": 0.1, "consensus_error": None, "eta": 0.1, "bytes": 7}
+    sketches = (Sketch(4, (0.0,) * SUMS),)
+    whole = SiteStatus("s0", 0, "", "", "training", 4, 9, 0.0, 0, record, (), {}, (), 0, 0, sketches)
+    assert whole.measured() == ["accuracy", "loss", "sketches"]
+    assert whole.for_neighbour("s1").measured() == ["accuracy", "loss"]
 
 
 # ---- over a network in memory ----

@@ -64,6 +64,7 @@ class Seen(NamedTuple):
     last: str
     number: str
     confirmed: str
+    repeated: str
     size: str
 
 
@@ -141,7 +142,6 @@ def _seen(name: str, things: Mapping[What, Traffic], method: type[Algorithm] | N
         details = " or ".join(sorted(describe(content, method) for content in traffic.contents))
         low, high = traffic.rounds or (0, 0)
         rounds = "before round 0" if high < 0 else f"{max(low, 0)} to {high}" if low != high else str(high)
-        again = f" (up to {traffic.again:,} more as repetitions)" if traffic.again else ""
         yield Seen(
             name,
             _KINDS[what],
@@ -149,8 +149,9 @@ def _seen(name: str, things: Mapping[What, Traffic], method: type[Algorithm] | N
             rounds,
             _time(traffic.first),
             _time(traffic.last),
-            f"{traffic.count:,}{again}",
+            f"{traffic.count:,}",
             f"{traffic.confirmed:,}",
+            f"{traffic.again:,}",
             decimal(traffic.bytes),
         )
 
@@ -160,7 +161,7 @@ def _answers(summary: Summary) -> Iterable[Seen]:
         values = ", ".join(sorted(answers.values))
         details = f"round, links, bytes{', ' + values if values else ''}"
         first, last = _time(answers.first), _time(answers.last)
-        yield Seen(name, "status of the site", details, "–", first, last, f"at most {answers.count:,}", "–", "–")
+        yield Seen(name, "status of the site", details, "–", first, last, f"at most {answers.count:,}", *"–––")
 
 
 def _totals(summary: Summary) -> list[tuple[str, str, str, str]]:

@@ -19,6 +19,8 @@ from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_site
 
 #: Sums in a sketch, and seconds for an answer.
 SUMS, TIMEOUT = 64, 5.0
+#: Values of an evaluation that do not depend on the data.
+_COUNTERS = ("round", "eta", "bytes", "samples", "seconds")
 _T = TypeVar("_T")
 
 
@@ -70,6 +72,11 @@ class SiteStatus:
         """What a neighbour may see: of the links its own, and no sketch."""
         own = tuple(link for link in self.neighbours if link.name == name)
         return replace(self, neighbours=own, sketches=(), apart=())
+
+    def measured(self) -> list[str]:
+        """Names of the values that were computed from the site's data."""
+        values = [name for name, value in self.record.items() if value is not None and name not in _COUNTERS]
+        return sorted([*values, *(["sketches"] if self.sketches else [])])
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -184,8 +184,8 @@ class SiteRunner:
     def _status_for(self, name: str) -> bytes:
         """The status as JSON for a name, once it is on record that it leaves."""
         answer = self.status.status_for(name)
-        self.receipts.note_status(name, self.status.measured())
-        return answer
+        self.receipts.note_status(name, answer.measured())
+        return answer.to_json().encode()
 
     def _serve_and_compare(
         self, session: SiteSession, connections: AsyncExitStack, facts: Facts, fresh: bool, display: Display

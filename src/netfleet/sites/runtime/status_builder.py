@@ -25,8 +25,6 @@ from netfleet.sites.runtime.membership import Membership
 
 #: Entries of a vector that are summed at a time.
 _BLOCK = 1 << 18
-#: Values of a record that do not depend on the data.
-_COUNTERS = ("round", "eta", "bytes", "samples", "seconds")
 
 
 class Sketcher:
@@ -92,15 +90,10 @@ class StatusBuilder:
             sketches=tuple(self._sketches),
         )
 
-    def status_for(self, name: str) -> bytes:
-        """The status as JSON, as far as the operator, the site itself or a neighbour may see it."""
+    def status_for(self, name: str) -> SiteStatus:
+        """The status as far as the operator, the site itself or a neighbour may see it."""
         status, full = self.status(), name in (OPERATOR, self._membership.site.name)
-        return (status if full else status.for_neighbour(name)).to_json().encode()
-
-    def measured(self) -> list[str]:
-        """Names of the values in a status that were computed from the site's data."""
-        values = [name for name, value in self._record.items() if value is not None and name not in _COUNTERS]
-        return sorted([*values, *(["sketches"] if self._sketches else [])])
+        return status if full else status.for_neighbour(name)
 
     def _state(self) -> str:
         if self._membership.left is not None:
