@@ -23,6 +23,7 @@ from netfleet.optim import KGT, LED, join
 from netfleet.optim.loop_problem import LoopRecorder
 from netfleet.sites.planning.folders import MODEL_FILE
 from support import site_loop
+from support.receipts import check_records
 from support.site_loops import LOOPS, SITE_LOOP, LoopProcesses, loop_processes
 from support.site_processes import ACCIDENTS, SiteProcesses, arm, plan_sites
 from support.site_settings import QUADRATICS
@@ -77,6 +78,7 @@ def test_a_loop_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_pat
                 found, expected = kind(chaos, name), kind(undisturbed, name)
                 assert found.keys() == expected.keys()
                 assert all(torch.equal(found[key], expected[key]) for key in found)
+        check_records(chaos.folders())
     model = site_loop.make_model(seed=1, hidden=4, frozen=1)
     model.load_state_dict(undisturbed.model("s0"))
 

@@ -87,7 +87,7 @@ class JoinedSite:
                 need_packages("prometheus_client")
                 from netfleet.sites.operations.prometheus import expose
 
-                expose(self._runner.status.status, self._runner.log, metrics)
+                expose(self._runner.status.status, self._runner.log, metrics, self._runner.note_metrics)
             self._stack = opening.pop_all()
         site = self._runner.site
         self.name, self.worker, self.workers = site.name, site.number, site.workers

@@ -1,1 +1,1 @@
-"""What others can learn from what a worker sends: differential privacy, its accounting, and noise that cancels."""
+"""What others can learn from what a worker sends, and what a site can prove about it."""

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from netfleet.privacy.receipts.lines import Differs, Repaired, Sent
+from support.receipts import check_records, checked, entries
 from support.site_memory import give_simulated_secrets, undisturbed_sites
 from support.site_processes import ACCIDENTS, SiteProcesses, arm, site_processes
 from support.site_settings import DIGITS
@@ -76,3 +78,16 @@ def test_sites_killed_fifty_times_end_as_if_nothing_had_happened(tmp_path: Path)
                 found, expected = kind(chaos, name), kind(undisturbed, name)
                 assert found.keys() == expected.keys()
                 assert all(torch.equal(found[key], expected[key]) for key in found)
+        check_records(chaos.folders())
+        for mine, other in zip(chaos.folders(), undisturbed.folders(), strict=True):
+            assert digests(mine) == digests(other)  # so every replay sent what was sent before
+            assert entries(mine, Differs) == []
+        repaired = [each for folder in chaos.folders() for each in entries(folder, Repaired)]
+        assert repaired
+        for folder in chaos.folders():
+            for neighbour in checked(folder).summary.neighbours.values():
+                assert neighbour.sent["message"].unconfirmed == 0
+
+
+def digests(folder: Path) -> list[tuple[int, int, str]]:
+    return [(sent.round, sent.exchange, sent.digest) for sent in entries(folder, Sent)]

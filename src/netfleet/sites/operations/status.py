@@ -20,6 +20,7 @@ from netfleet.sites.policy.settings import ShowRules
 
 #: Sums in a sketch, and seconds for an answer.
 SUMS, TIMEOUT = 64, 5.0
+#: Values of an evaluation that do not depend on the data.
 _COUNTERS = ("round", "eta", "bytes", "samples", "seconds", "epsilon")
 _T = TypeVar("_T")
 
@@ -80,6 +81,11 @@ class SiteStatus:
         """What the operator may see: all, unless the site's policy says otherwise."""
         record = self.record if show.scores_to_operator else without_scores(self.record)
         return replace(self, record=record, sketches=self.sketches if show.sketches_to_operator else ())
+
+    def measured(self) -> list[str]:
+        """Names of the values that were computed from the site's data."""
+        values = [name for name, value in self.record.items() if value is not None and name not in _COUNTERS]
+        return sorted([*values, *(["sketches"] if self.sketches else [])])
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

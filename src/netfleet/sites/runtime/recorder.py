@@ -32,6 +32,7 @@ class SiteRecorder(RunRecorder):
         self._apart: list[int] = []
 
     def record(self, snapshot: Snapshot, host: Host) -> None:
+        self._session.receipts.sync()  # a site that has used a message can always give the receipt for it
         super().record(snapshot, host)
         last = self.history.records[-1] if self.history.records else {}
         self._status.note_round(snapshot, last, self.gives_model)

@@ -107,14 +107,12 @@ class StatusBuilder:
             revocations=self._revocations(),
         )
 
-    def status_for(self, name: str) -> bytes:
-        """The status as JSON, as far as the operator, the site itself or a neighbour may see it."""
+    def status_for(self, name: str) -> SiteStatus:
+        """The status as far as the operator, the site itself or a neighbour may see it."""
         status, show = self.status(), self._show
         if name == OPERATOR:
-            status = status.for_operator(show)
-        elif name != self._membership.site.name:
-            status = status.for_neighbour(name, show)
-        return status.to_json().encode()
+            return status.for_operator(show)
+        return status if name == self._membership.site.name else status.for_neighbour(name, show)
 
     def _state(self) -> str:
         if self._membership.left is not None:
