@@ -86,7 +86,7 @@ def test_others_see_no_scores_of_a_private_site(tmp_path: Path) -> None:
         status = SiteRunner(place, *parts, transport=network.transport(site.name)).status
     state = KGT.State(*torch.zeros(3, 1, 2))
     status.note_round(Snapshot(1, state), {"round": 1, "loss": 0.5, "accuracy": 0.9, "epsilon": 2.0})
-    seen = {name: json.loads(status.status_for(name))["record"] for name in (site.name, "s1", OPERATOR)}
+    seen = {name: status.status_for(name).record for name in (site.name, "s1", OPERATOR)}
     assert seen["s0"] == {"round": 1, "loss": 0.5, "accuracy": 0.9, "epsilon": 2.0}
     assert seen["s1"] == seen[OPERATOR] == {"round": 1, "epsilon": 2.0}
 
