@@ -83,7 +83,9 @@ def draw() -> Figure:
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(8.5, 3.4), dpi=DPI, layout="constrained")
-        for axes, (task, by_method) in zip(figure.subplots(1, len(results)), results.items(), strict=True):
+        for axes, (task, by_method) in zip(
+            figure.subplots(1, len(results), squeeze=False)[0], results.items(), strict=True
+        ):
             styles = looks(list(by_method))
             for label, by in by_method.items():
                 means = [100 * np.mean(by[str(e)]["values"]) for e in EPSILONS]
