@@ -30,11 +30,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _init(folder: Path, given: Path | None) -> int:
-    from netfleet.sites.policy.in_force import POLICY_FILE
+    from netfleet.sites.policy.in_force import new_policy_path
     from netfleet.sites.policy.start import folder_facts
     from netfleet.sites.policy.starter import write_starting_policy
 
-    path = given or folder / POLICY_FILE
+    path = new_policy_path(folder, given)
     write_starting_policy(path, folder_facts(folder))
     _say(f"wrote {path}; read it, and make it as strict as this site needs it")
     return 0
