@@ -22,6 +22,7 @@ from netfleet.sites.network.client import Client, Wanted
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Message, Outbox
+from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wire import Expected, Frame, Kind
@@ -82,7 +83,7 @@ def send(folder: Path, d: int) -> None:
     identity, outbox, data = load_identity(folder, site.name), Outbox(), torch.randn(d).view(torch.uint8)
 
     async def start() -> tuple[Any, Any]:
-        server = SiteServer(site, outbox, OpenMembers(site), _complain, no_model, lambda name: b"{}")
+        server = SiteServer(site, outbox, OpenMembers(site), _complain, NoReceipts(), no_model, lambda name: b"{}")
         ours = GrpcTransport(identity, site.listen).serve(server)
         await ours.__aenter__()  # until the process ends
         bare = grpc.aio.server()
@@ -96,7 +97,7 @@ def send(folder: Path, d: int) -> None:
     with LoopThread() as loop:
         servers = loop.wait(start())
         for line in sys.stdin:
-            outbox.post(Tag(int(line), 0), f"float32[{d}]", data)
+            outbox.post(Tag(int(line), 0), outbox.copy(f"float32[{d}]", data))
         del servers
 
 
@@ -121,7 +122,7 @@ def _receive(sender: subprocess.Popen[str], port: int, folder: Path, d: int, rep
         credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
         options = [("grpc.ssl_target_name_override", contact.neighbour.name)]
         channel = grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options=options)
-        return Client(site, GrpcTransport(identity), _complain), channel
+        return Client(site, GrpcTransport(identity), _complain, NoReceipts()), channel
 
     async def ours() -> None:
         """As a site does it: the other posts, this one pulls and checks."""

@@ -1,11 +1,13 @@
 """Puts the newest stored results into the pages that show them: python docs/make_performance.py
 
-Between `<!-- bench NAME -->` and `<!-- end -->` the script puts the table `benchmarks/results/DATE/NAME.md`.
+Between `<!-- bench NAME -->` and `<!-- end -->` the script puts the table `benchmarks/results/DATE/NAME.md`, after
+`<!-- gpt2 -->` that of `examples/plays/compare_gpt2.py --show`.
 """
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -58,12 +60,23 @@ def speed(full: bool) -> str:
     return f"{table}\n\n{note}" if full else table
 
 
+def gpt2() -> str:
+    """The test losses of a small GPT-2."""
+    table: str = runpy.run_path(str(ROOT / "examples" / "plays" / "compare_gpt2.py"))["table"]()
+    return table
+
+
 def filled(text: str) -> str:
     """A page with its marked parts made anew."""
     once = machine() if "<!-- machine -->" in text else ""
-    makers = {"bench": lambda name: section(name, once), "machine": lambda _: once, "speed": lambda w: speed(w != "")}
+    makers = {
+        "bench": lambda name: section(name, once),
+        "machine": lambda _: once,
+        "speed": lambda w: speed(w != ""),
+        "gpt2": lambda _: gpt2(),
+    }
     return re.sub(
-        r"<!-- (bench|machine|speed) ?(\S*) -->.*?<!-- end -->",
+        r"<!-- (bench|machine|speed|gpt2) ?(\S*) -->.*?<!-- end -->",
         lambda mark: f"{mark[0].splitlines()[0]}\n{makers[mark[1]](mark[2])}\n<!-- end -->",
         text,
         flags=re.DOTALL,
@@ -73,7 +86,7 @@ def filled(text: str) -> str:
 def pages() -> dict[Path, str]:
     """Every page that shows results, with what it should say."""
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
-    return {path: filled(text) for path, text in texts.items() if re.search(r"<!-- (bench \S+|speed) -->", text)}
+    return {path: filled(text) for path, text in texts.items() if re.search(r"<!-- (bench \S+|speed|gpt2) -->", text)}
 
 
 if __name__ == "__main__":

@@ -22,8 +22,11 @@ def in_notebook() -> bool:
     return type(shell).__name__ in ("ZMQInteractiveShell", "Shell")
 
 
-def need_packages(*names: str) -> None:
-    """Raise unless these packages, which only sites need, are installed."""
+def need_packages(*names: str, extra: str = "sites") -> None:
+    """Raise unless these packages are installed, which only sites need, or what else an extra is for."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"sites need {', '.join(missing)}, not installed here; pip install 'netfleet[sites]'")
+        raise ConfigError(
+            f"{extra} need{'s' * (extra != 'sites')} {', '.join(missing)}, not installed here; pip install "
+            f"'netfleet[{extra}]'"
+        )

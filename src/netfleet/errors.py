@@ -57,6 +57,10 @@ class FrameError(TransportError):
     """Bytes that are not what a neighbour may send now; they are refused and change nothing."""
 
 
+class RecordError(NetfleetError):
+    """A site's record of what it sent (`receipts.jsonl`) that was altered or cannot be read."""
+
+
 class EngineError(NetfleetError):
     """A process that helps with the computation failed or died."""
 

@@ -10,7 +10,8 @@ import os
 import sys
 import time
 import traceback
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,11 +53,42 @@ class _Refusal:
 def _end(error: NetfleetError, place: str) -> None:
     try:
         announce(error, place)
+    finally:
+        _exit(error.exit_code)
+
+
+def _exit(code: int) -> None:
+    """End this process without finalization, so that no thread of torch's can abort it."""
+    try:
         atexit._run_exitfuncs()
         sys.stdout.flush()
     finally:
         sys.stderr.flush()
-        os._exit(error.exit_code)  # no finalization, so no thread of torch's can abort it
+        os._exit(code)
+
+
+@contextmanager
+def waiting_for(busy: Callable[[], bool]) -> Iterator[None]:
+    """Within this, the main thread waits for one that is `busy`, maybe in torch, where nothing can interrupt it.
+
+    If the wait is given up (Ctrl-C, or what a signal's handler raises) and that thread is still busy when the process
+    ends, then it ends without finalization, in which Python may abort it (SIGABRT).
+    """
+    try:
+        yield
+    except BaseException as error:
+        code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        atexit.register(_leave, busy, code)
+        raise
+
+
+def _leave(busy: Callable[[], bool], code: int) -> None:
+    """Runs before everything else at the end, since it is the last that was registered."""
+    if busy():
+        atexit.unregister(_leave)
+        _exit(code)
 
 
 def _place(trace: TracebackType | None) -> str:

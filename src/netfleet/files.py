@@ -29,11 +29,16 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object], mode: int 
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names of the files in a folder durable."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def append_line(path: Path, line: str) -> None:

@@ -119,7 +119,7 @@ assert not loaded, loaded
     assert list(commands.values()) == [
         ["run", "tune", "sweep", "compare", "theory", "topology", "algorithms"],
         ["reproduce", "bench"],
-        ["statistics", "plan", "up", "node", "status", "admit", "leave", "revoke"],
+        ["statistics", "plan", "up", "node", "status", "admit", "leave", "revoke", "receipts"],
         ["policy", "approve", "pin"],
     ]
     assert "  run         Run an experiment file" in done.stdout

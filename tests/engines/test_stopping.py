@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from netfleet import ConfigError, History, NetFleet, Topology, load_experiment
 from netfleet.engines import Job, make_engine
-from netfleet.engines.job import Recorder
+from netfleet.engines.job import Recorder, Snapshot
 from netfleet.engines.ranks import SECONDS, TIMEOUT, reaching, timeout_from_environment
 from netfleet.engines.stopping import StoppableRecorder, StopRequest, rounds_within
 from netfleet.errors import EngineError, StoppedError, TransportError
@@ -57,6 +59,17 @@ def test_a_signal_saves_the_round_and_ends_the_run(noisy: Quadratics, graph: Top
         run(noisy, graph, recorder)
     assert (recorder.recorded, recorder.saved) == ([0, 4], [7])
     assert (told.value.shared, told.value.exit_code) == (True, 75)
+
+
+def test_a_signal_is_noticed_soon_after_a_resume(noisy: Quadratics, graph: Topology) -> None:
+    """The rounds before this process began say nothing of how long a round takes."""
+    method, request, recorder = NetFleet(K=2, eta=0.01), StopRequest(), Saved(at=1001)
+    x = torch.zeros(noisy.m, noisy.d, dtype=noisy.dtype)
+    resumed = Job(noisy, graph, method, 5000, recorder, lambda *_: Snapshot(1000, method.State(x, x, x)))
+    with request.handled(), request.waits_for_the_round(), pytest.raises(StoppedError):
+        make_engine("simulator").run(replace(resumed, recorder=StoppableRecorder(resumed, request)))
+    (saved,) = recorder.saved
+    assert saved <= 1011
 
 
 def test_the_record_is_what_it_is_without_the_question(noisy: Quadratics, graph: Topology) -> None:

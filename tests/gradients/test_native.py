@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from netfleet.data import Dataset
@@ -20,6 +19,7 @@ from netfleet.gradients.native import build
 from netfleet.gradients.native.layers import LARGEST_MATRIX, recognise
 from netfleet.problems import ModuleProblem
 from netfleet.problems.models import MODELS
+from support.chains import chains
 
 pytestmark = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler here")
 IMAGE = (2, 11, 9)
@@ -57,32 +57,7 @@ def assert_same(native: ModuleProblem, looped: ModuleProblem, tolerance: float =
     assert torch.equal(ours.accuracy, theirs.accuracy)
 
 
-sizes = st.integers(1, 5)
-
-
-@st.composite
-def chains(draw: Any) -> nn.Module:
-    """Up to two convolutions of any shape, then up to two linear layers."""
-    shape, layers = IMAGE, []
-    for _ in range(draw(st.integers(0, 2))):
-        out, padding, stride = draw(st.integers(1, 19)), draw(st.integers(0, 2)), draw(st.integers(1, 2))
-        kernel = (draw(st.integers(1, min(5, shape[1]))), draw(st.integers(1, min(5, shape[2]))))
-        layers.append(nn.Conv2d(shape[0], out, kernel, stride, padding, bias=draw(st.booleans())))
-        shape = tuple(layers[-1](torch.zeros(1, *shape)).shape[1:])  # type: ignore[assignment]
-        pool = draw(st.integers(1, min(3, *shape[1:])))
-        after = [nn.ReLU()] * draw(st.integers(0, 1)) + [nn.MaxPool2d(pool)] * (pool > 1)
-        layers += reversed(after) if draw(st.booleans()) else after
-        shape = (out, shape[1] // pool, shape[2] // pool)
-    width = int(np.prod(shape))
-    layers.append(nn.Flatten())
-    for _ in range(draw(st.integers(0, 1))):
-        hidden = draw(st.integers(1, 40))
-        layers += [nn.Linear(width, hidden, bias=draw(st.booleans())), nn.ReLU()]
-        width = hidden
-    return nn.Sequential(*layers, nn.Linear(width, 5, bias=draw(st.booleans())))
-
-
-@given(chains())
+@given(chains(IMAGE, 5))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.slow
 def test_any_chain_has_the_gradient_of_pytorch(model: nn.Module) -> None:
@@ -265,7 +240,7 @@ def test_a_compiler_that_fails_is_not_the_end(monkeypatch: pytest.MonkeyPatch, t
         build.library.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["chain", "residual"])
+@pytest.mark.parametrize("name", ["chain", "residual", "noise"])
 def test_the_source_compiles_without_a_warning(name: str) -> None:
     compiler = build.find_compiler()
     assert compiler is not None

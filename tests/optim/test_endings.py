@@ -55,7 +55,7 @@ def test_an_interrupt_in_a_wait_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
     model = network()
     optimizer = optim.LDSGD(model.parameters(), lr=0.1, K=2)
     train(model, optimizer, count=2)
-    questions = optimizer._problem.handover._questions
+    questions = optimizer._training.problem.handover._questions
 
     class Interrupted:
         put = questions.put
@@ -64,12 +64,14 @@ def test_an_interrupt_in_a_wait_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
             questions.get()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(optimizer._problem.handover, "_questions", Interrupted())
+    monkeypatch.setattr(optimizer._training.problem.handover, "_questions", Interrupted())
     with pytest.raises(KeyboardInterrupt):
         model(batches()[0][0])
     with pytest.raises(EngineError, match="was interrupted; make a new optimizer"):
         optimizer.begin_round()
-    optimizer._problem.handover._answers.put(None)
+    with pytest.raises(ConfigError, match="its last state is gone"):
+        optimizer.state_dict()
+    optimizer._training.problem.handover._answers.put(None)
 
 
 @pytest.mark.usefixtures("group")
@@ -150,11 +152,23 @@ def test_processes_that_load_data_are_started_in_the_middle_of_a_round() -> None
 
 @pytest.mark.parametrize(
     ("how", "codes"),
-    [("plain", (0, 0)), ("kept", (0, 0)), ("destroyed", (0, 0)), ("error", (1, 1)), ("interrupted", (1, 0))],
+    [
+        ("plain", (0, 0)),
+        ("kept", (0, 0)),
+        ("destroyed", (0, 0)),
+        ("error", (1, 1)),
+        ("interrupted", (130, 0)),
+        ("caught", (130, 0)),
+        ("averaged", (130, 0)),
+    ],
 )
 def test_a_loop_that_ends_in_the_middle_of_a_round_ends_its_process(how: str, codes: tuple[int, int]) -> None:
     ends = finish(start([SCRIPT, how], 2))
     assert tuple(code for code, _, _ in ends) == codes, ends
-    words = {"error": "RuntimeError: the loop's own", "interrupted": "KeyboardInterrupt"}.get(how, "")
+    words = {
+        "error": "RuntimeError: the loop's own",
+        "interrupted": "KeyboardInterrupt",
+        "averaged": "KeyboardInterrupt",
+    }.get(how, "")
     assert words in ends[0][2]
     assert "terminate" not in ends[0][2]

@@ -77,6 +77,7 @@ def test_batch_norm_statistics_are_trained_and_restored_around_the_average() -> 
     ("build", "message"),
     [
         (lambda x, z: optim.LED([{"params": [x]}, {"params": [z], "lr": 1.0}]), "one learning rate"),
+        (lambda x, z: optim.MomentumTracking([{"params": [x]}, {"params": [z], "lr": 1.0}]), "a momentum of its own"),
         (lambda x, z: optim.NetFleet([x, nn.Parameter(z.detach().float())]), "one type and device"),
         (lambda x, z: optim.DFedSAM([x]), "a closure with an argument"),
         (lambda x, z: optim.Decentralized([x], "svrg"), "passes over all"),

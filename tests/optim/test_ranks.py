@@ -33,8 +33,9 @@ def test_all_ranks_have_the_first_ones_parameters_from_the_beginning(results: Re
 
 
 def test_different_frozen_weights_are_refused_on_all_ranks(results: Results) -> None:
-    for sentence in results("different_frozen_weights"):
-        assert sentence.startswith("ConfigError: the ranks do not have the same frozen parameters")
+    for given, kept in results("different_frozen_weights"):
+        assert given.startswith("ConfigError: the ranks do not have the same frozen parameters (")
+        assert kept.startswith("ConfigError: the ranks do not have the same frozen parameters of the kept model (")
 
 
 def test_only_what_is_trained_is_sent(results: Results) -> None:
@@ -59,6 +60,23 @@ def test_states_that_do_not_belong_together_are_refused_on_all_ranks(what: str, 
     for said in found:
         assert said[what].startswith("ConfigError: "), said[what]
         assert WORDS.get(what, what) in said[what]
+    assert what != "round" or all("do not have the same round" in said[what] for said in found)
+
+
+@pytest.mark.parametrize("what", ["averaged()", "save()", "load()", "start"])
+def test_ranks_that_have_made_different_numbers_of_steps_all_say_so(what: str, results: Results) -> None:
+    (sentence,) = {said[what] for said in results("different_points")}
+    assert sentence.startswith("ConfigError: the ranks are at different points of their loops (ranks 0, 1, 3: " + what)
+    assert "; rank 2: exchange after round 2); let all ranks make the same number of steps" in sentence
+
+
+def test_learning_rates_that_differ_in_a_round_are_refused_on_all_ranks(results: Results) -> None:
+    found = results("different_rates")
+    for what, rates in (("twice", "ranks 0, 1, 2: 0.05; rank 3: 0.025"), ("one group", "0.075 on average")):
+        (sentence,) = {said[what] for said in found}
+        assert sentence.startswith("ConfigError: the ranks have different learning rates in round 0 (ranks 0, 1, 2: ")
+        assert rates in sentence
+    assert all(said["the same"] == "" for said in found)
 
 
 def test_a_saved_run_goes_on_with_the_same_bits(results: Results) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler, swa_utils
+from torch.utils.data import DataLoader, RandomSampler
 
 from netfleet import ConfigError, optim
 from netfleet.errors import CheckpointError
@@ -73,6 +74,24 @@ def test_a_loaded_loop_goes_on_with_the_same_bits(schedule: Callable[[Any], Any]
     again.optimizer.load(tmp_path / "saved")
     assert all(torch.equal(a, b) for a, b in zip(again.run(8).values(), expected, strict=True))
     assert again.optimizer.round == 4
+
+
+@pytest.mark.parametrize("whose", ["loader", "sampler"])
+def test_random_numbers_of_a_loaders_own_resume(whose: str) -> None:
+    def drawn(seed: int) -> optim.Batches[torch.Tensor]:
+        own = torch.Generator().manual_seed(seed)
+        numbers: Any = range(12)
+        if whose == "loader":
+            return optim.Batches(DataLoader(numbers, batch_size=3, shuffle=True, generator=own))
+        return optim.Batches(DataLoader(numbers, batch_size=3, sampler=RandomSampler(numbers, generator=own)))
+
+    first, again = drawn(0), drawn(1)
+    for _ in range(6):  # in the middle of the second epoch
+        next(first)
+    state = first.state_dict()
+    expected = [next(first).tolist() for _ in range(6)]
+    again.load_state_dict(state)
+    assert [next(again).tolist() for _ in range(6)] == expected
 
 
 def test_what_is_kept_after_loading_is_given_its_state_at_once(tmp_path: Path) -> None:

@@ -10,16 +10,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import nn
 
-from netfleet import ConfigError
+from netfleet import ConfigError, DivergedError
+from netfleet.algorithms import LDSGD
+from netfleet.engines.job import LoopState, Recorder, Snapshot
 from netfleet.optim import KGT, LED, join
+from netfleet.optim.loop_problem import LoopRecorder
 from netfleet.sites.planning.folders import MODEL_FILE
 from support import site_loop
+from support.receipts import check_records
 from support.site_loops import LOOPS, SITE_LOOP, LoopProcesses, loop_processes
 from support.site_processes import ACCIDENTS, SiteProcesses, arm, plan_sites
 from support.site_settings import QUADRATICS
@@ -74,6 +78,7 @@ def test_a_loop_killed_at_random_moments_ends_as_if_nothing_had_happened(tmp_pat
                 found, expected = kind(chaos, name), kind(undisturbed, name)
                 assert found.keys() == expected.keys()
                 assert all(torch.equal(found[key], expected[key]) for key in found)
+        check_records(chaos.folders())
     model = site_loop.make_model(seed=1, hidden=4, frozen=1)
     model.load_state_dict(undisturbed.model("s0"))
 
@@ -90,6 +95,37 @@ def test_two_loops_that_do_not_fit_both_say_so(tmp_path: Path, settings: dict[st
         for name, other in (("s0", "s1"), ("s1", "s0")):
             assert f"netfleet: error: {what} of {other} and of this site differ" in sites.tail(name)
             assert not list((sites.folder / name / "run").glob("checkpoint*"))
+
+
+class Answering:
+    """A loop that has nothing to keep."""
+
+    def ask(self, question: object) -> LoopState:
+        return LoopState({})
+
+
+class Remembering(Recorder):
+    """Remembers the rounds that it was given."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+
+    def record(self, snapshot: Snapshot, host: object) -> None:
+        self.rounds.append(snapshot.t)
+
+
+@pytest.mark.parametrize("what", ["parameters", "buffers"])
+def test_what_a_loop_has_made_not_finite_is_not_saved(what: str) -> None:
+    fine, spoilt = torch.zeros(1, 3), torch.tensor([[0.0, float("inf"), 0.0]])
+    then, host = Remembering(), cast(Any, None)
+    recorder = LoopRecorder(cast(Any, Answering()), then)
+    recorder.record(Snapshot(4, LDSGD.State(fine), fine), host)
+    with pytest.raises(DivergedError, match="not finite after round 5; nothing of it was saved or sent"):
+        recorder.record(
+            Snapshot(5, LDSGD.State(spoilt if what == "parameters" else fine), spoilt if what == "buffers" else fine),
+            host,
+        )
+    assert then.rounds == [4]
 
 
 def site(folder: Path, table: dict[str, Any] = SITE_LOOP) -> Path:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +24,15 @@ CPU = torch.device("cpu")
 
 
 class Part(SingleHost):
-    """The collective of a host with some of the workers, whose others have said this."""
+    """The collective of a host with some of the workers; `said` is what the hosts before it have said, by worker."""
 
-    def __init__(self, hosts: list[int], keeps: bool) -> None:
-        self.hosts, self.keeps_record = hosts, keeps
+    def __init__(self, said: dict[int, list[int]], keeps: bool, afterwards: Callable[[], object] = list) -> None:
+        self.said, self.keeps_record, self.afterwards = said, keeps, afterwards
 
     def gather(self, rows: torch.Tensor, workers: Any) -> torch.Tensor:
-        return torch.tensor(list(enumerate(self.hosts)))
+        self.said |= dict(zip(workers, rows.tolist(), strict=True))
+        self.afterwards()
+        return torch.tensor([self.said[i] for i in sorted(self.said)])
 
 
 def host(*workers: int, collective: SingleHost | None = None) -> Any:
@@ -56,11 +61,12 @@ def test_the_library_reads_what_is_written(tmp_path: Path, dtype: torch.dtype) -
     assert checkpoint.reached(tmp_path) == 7
 
 
-def two_hosts(folder: Path, x: torch.Tensor, t: int) -> None:
+def two_hosts(folder: Path, x: torch.Tensor, t: int, run: str = "abc", afterwards: Callable[[], object] = list) -> None:
     """Workers 0, 2, 4 on one host and 1, 3 on the other; the one that keeps the record is the last to be done."""
+    said: dict[int, list[int]] = {}
     for rows, keeps in (([1, 3], False), ([0, 2, 4], True)):
-        collective = Part([0, 1, 0, 1, 0], keeps)
-        checkpoint.save(folder, snapshot(x[rows], t, buffers=x[rows, :1]), host(*rows, collective=collective), "abc")
+        collective = Part(said, keeps, afterwards if keeps else list)
+        checkpoint.save(folder, snapshot(x[rows], t, buffers=x[rows, :1]), host(*rows, collective=collective), run)
 
 
 @pytest.mark.parametrize("workers", [None, [0, 1, 2, 3, 4], [1, 2], [4], [0, 2, 4], [1, 3]])
@@ -74,24 +80,49 @@ def test_any_hosts_go_on_from_what_others_wrote(tmp_path: Path, workers: list[in
     assert found.t == 7
 
 
-def test_a_crash_between_the_files_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+class Crash(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize(("t", "run"), [(8, "abc"), (7, "abc"), (7, "other"), (3, "abc")])
+@pytest.mark.parametrize("writes", range(7))
+def test_a_crash_at_any_moment_leaves_the_checkpoint_before_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int, t: int, run: str
+) -> None:
+    """Also where the folder holds a checkpoint of the same round, or of another run."""
     old, new = torch.randn(2, 5, 3)
     two_hosts(tmp_path, old, 7)
-    checkpoint.save(tmp_path, snapshot(new[[1, 3]], 8), host(1, 3, collective=Part([0, 1, 0, 1, 0], False)), "abc")
-    found = checkpoint.load(tmp_path, "abc", NetFleet.State, CPU)
-    assert found.t == 7
-    assert torch.equal(found.state.x, old)
-    two_hosts(tmp_path, new, 8)
-    assert torch.equal(checkpoint.load(tmp_path, "abc", NetFleet.State, CPU).state.x, new)
-    assert len(list(tmp_path.glob("*.safetensors"))) == 2  # the old ones are gone
+    left, fsync = [writes], os.fsync
+
+    def failing(handle: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Crash
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with contextlib.suppress(Crash):
+        two_hosts(tmp_path, new, t, run)
+    done = writes >= 5  # two files and the manifest, each with its folder
+    found = checkpoint.load(tmp_path, run if done else "abc", NetFleet.State, CPU)
+    assert found.t == (t if done else 7)
+    assert torch.equal(found.state.x, new if done else old)
+    monkeypatch.undo()
+    two_hosts(tmp_path, new, t, run)
+    assert torch.equal(checkpoint.load(tmp_path, run, NetFleet.State, CPU).state.x, new)
+    assert len(list(tmp_path.iterdir())) == 3  # what is no part of it is gone
 
 
-def test_files_of_a_later_round_are_left_alone(tmp_path: Path) -> None:
-    x = torch.randn(5, 3)
-    early = tmp_path / "checkpoint-9-cafe0000.safetensors"
-    early.write_bytes(b"being written by another host")
-    two_hosts(tmp_path, x, 8)
-    assert early.exists()
+def test_files_that_are_written_meanwhile_are_left_alone(tmp_path: Path) -> None:
+    later = tmp_path / "checkpoint-9-cafe0000.safetensors"
+    two_hosts(tmp_path, torch.randn(5, 3), 8, afterwards=lambda: later.write_bytes(b"by another host"))
+    assert later.exists()
+
+
+def test_what_a_crash_left_unfinished_goes_with_the_next_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint-7-cafe0000.safetensors.tmp").write_bytes(b"half a file")
+    two_hosts(tmp_path, torch.randn(5, 3), 7)
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_flipped_bit_anywhere_is_found_or_harmless(tmp_path: Path) -> None:

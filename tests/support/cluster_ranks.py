@@ -132,7 +132,7 @@ def own_loop(name: str, problem: Problem, method: Algorithm) -> list[torch.Tenso
             self.x = x
 
         def forward(self) -> torch.Tensor:
-            return (self.x * f.grad(x.detach()[None], f.sample(*optimizer._wanted[:2]))[0]).sum()
+            return (self.x * f.grad(x.detach()[None], f.sample(*optimizer._training.wanted[:2]))[0]).sum()
 
     def ordinary_round() -> None:
         """A round of an ordinary loop."""

@@ -24,20 +24,38 @@ optimizer = netfleet.optim.NetFleet(model.parameters(), lr=0.05, K=4, topology="
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
 if how == "kept":
     optimizer.keep(scheduler=scheduler)
-for step in range(6):
-    if how == "interrupted" and step == 4 and dist.get_rank() == 0:  # it waits for the other rank in vain
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    if how == "interrupted" and step == 4 and dist.get_rank() == 1:
-        until = time.monotonic() + 20
-        while Path(f"/proc/{first}/status").exists() and time.monotonic() < until:
-            if "State:\tZ" in Path(f"/proc/{first}/status").read_text():
-                break
-            time.sleep(0.05)
-        os._exit(0)
-    model(torch.ones(4, 3)).pow(2).mean().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    scheduler.step()
+INTERRUPTS = ("interrupted", "caught", "averaged")
+
+
+def wait_for_the_first() -> None:
+    """Until rank 0 has ended, and not for ever."""
+    until = time.monotonic() + 20
+    status = Path(f"/proc/{first}/status")
+    while status.exists() and "State:\tZ" not in status.read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    os._exit(0)
+
+
+def loop() -> None:
+    for step in range(6):
+        if how in INTERRUPTS and step == 4:  # rank 0 waits for the other rank in vain
+            if dist.get_rank() == 1:
+                wait_for_the_first()
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            if how == "averaged":
+                with optimizer.averaged():
+                    pass
+        model(torch.ones(4, 3)).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+
+
+try:
+    loop()
+except KeyboardInterrupt:
+    if how != "caught":
+        raise
 if how == "error":
     raise RuntimeError("the loop's own")
 if how == "destroyed":

@@ -6,6 +6,7 @@ start real ones.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import runpy
@@ -63,6 +64,19 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str, files: 
     os.environ.update(environment)
     os.chdir(folder)
     torch.set_num_threads(1)
+    atexit._clear()  # those of the process that forked this one
+    try:
+        _execute(arguments)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        raise SystemExit(1) from None
+    finally:
+        atexit._run_exitfuncs()
+
+
+def _execute(arguments: list[str]) -> None:
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)

@@ -46,8 +46,12 @@ def starts_together(rank: int, out: Path) -> Any:
 
 
 def different_frozen_weights(rank: int, out: Path) -> Any:
+    """Those that the optimizer is given, and those of a model that it only keeps."""
     model = frozen_model(1.0 + (rank == 2))
-    return said(lambda: optim.NetFleet(model.parameters(), K=2))
+    given = said(lambda: optim.NetFleet(model.parameters(), K=2))
+    optimizer = optim.NetFleet([p for p in model.parameters() if p.requires_grad], K=2)
+    optimizer.keep(model=model)
+    return given, said(lambda: train(model, optimizer))
 
 
 def bytes_of_adapters(rank: int, out: Path) -> Any:
@@ -112,6 +116,49 @@ def different_loads(rank: int, out: Path) -> Any:
         "graph": load(states[0], lambda p: net_fleet(p, topology="complete")),
         "rank 0's": load(shared[0], net_fleet),
         "number of ranks": load(states[0], lambda p: optim.NetFleet(p, lr=0.1, K=2, group=half)) if rank < 2 else "",
+    }
+
+
+def different_points(rank: int, out: Path) -> Any:
+    """What each rank says when rank 2 makes more steps than the others do before they all do something."""
+
+    def ends(act: Callable[[Any], object]) -> str:
+        model = network()
+        optimizer = net_fleet(model.parameters())
+        return said(lambda: (train(model, optimizer, count=7 if rank == 2 else 5), act(optimizer)))
+
+    def average(optimizer: Any) -> None:
+        with optimizer.averaged():
+            pass
+
+    return {
+        "averaged()": ends(average),
+        "save()": ends(lambda optimizer: optimizer.save(out / "never")),
+        "load()": ends(lambda optimizer: optimizer.load(out / "never")),
+        "start": ends(lambda optimizer: net_fleet(network().parameters())),
+    }
+
+
+def different_rates(rank: int, out: Path) -> Any:
+    """What each rank says when one steps its scheduler more often, or changes the rate of one group."""
+
+    def ends(groups: Callable[[nn.Module], Any], change: Callable[[Any, Any], object]) -> str:
+        model = network()
+        optimizer = net_fleet(groups(model))
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+        return said(lambda: train(model, optimizer, lambda: change(optimizer, scheduler)))
+
+    def twice(optimizer: Any, scheduler: Any) -> None:
+        for _ in range(1 + (rank == 3)):
+            scheduler.step()
+
+    def one_group(optimizer: Any, scheduler: Any) -> None:
+        optimizer.param_groups[1]["lr"] = 0.05 + 0.01 * (rank == 3)
+
+    return {
+        "twice": ends(lambda model: model.parameters(), twice),
+        "one group": ends(lambda model: [{"params": model[i].parameters()} for i in (0, 2)], one_group),
+        "the same": ends(lambda model: model.parameters(), lambda _, scheduler: scheduler.step()),
     }
 
 
@@ -184,6 +231,8 @@ CASES: tuple[Callable[[int, Path], Any], ...] = (
     bytes_of_adapters,
     not_finite_gradients,
     different_loads,
+    different_points,
+    different_rates,
     saved_and_loaded,
     damaged_folders,
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from netfleet.privacy.account import ACCOUNT_FILE, Epoch
+from netfleet.privacy.mechanism import simulated_secret
 from netfleet.problems.base import Problem
 from netfleet.runs.history import History
 from netfleet.runs.progress import Quiet
@@ -31,17 +35,26 @@ class ThreadSafeRunner(SiteRunner):
 
 def run_in_memory(folder: Path, table: Mapping[str, Any], count: int, linger: float = 10.0) -> list[History]:
     """Train with sites s0, s1, … in threads of these names; their histories. The first error of a site is raised."""
-    return _run(plan_sites(folder, table, count), folder, linger)
+    return run_planned(plan_sites(folder, table, count), folder, linger)
 
 
 def undisturbed_sites(folder: Path, table: Mapping[str, Any], count: int) -> SiteProcesses:
     """The files that sites leave behind if nothing ever happens to them."""
     plan = plan_sites(folder, table, count)
-    _run(plan, folder)
+    give_simulated_secrets(plan, folder)
+    run_planned(plan, folder)
     return SiteProcesses(folder, plan)
 
 
-def _run(plan: Plan, folder: Path, linger: float = 10.0) -> list[History]:
+def give_simulated_secrets(plan: Plan, folder: Path, seed: int = 0) -> None:
+    """Let the sites draw what the simulator draws, where their gradients are private: their first epoch is number 0."""
+    for site in plan.sites:
+        epoch = Epoch(simulated_secret(seed).key.hex(), number=-1)
+        (folder / "plan" / site.name / ACCOUNT_FILE).write_text(json.dumps(asdict(epoch)))
+
+
+def run_planned(plan: Plan, folder: Path, linger: float = 10.0) -> list[History]:
+    """Train with the sites of a plan that is in the folder."""
     count = len(plan.sites)
     network, ended = MemoryNetwork(), queue.Queue[tuple[int, History | BaseException]]()
 

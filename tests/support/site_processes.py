@@ -20,6 +20,7 @@ from torch import Tensor
 
 from netfleet.cli import main
 from netfleet.engines.job import Snapshot
+from netfleet.privacy.receipts.record import Record
 from netfleet.runs import checkpoint
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
@@ -155,6 +156,10 @@ class SiteProcesses:
                 raise AssertionError("\n".join(f"--- {name}\n{self.tail(name, 5)}" for name in self.running))
             time.sleep(0.02)
 
+    def folders(self, *names: str) -> list[Path]:
+        """The folders of some sites, or all."""
+        return [self.folder / name for name in names or self.names]
+
     def model(self, name: str) -> dict[str, Tensor]:
         """What a site ended with."""
         return load_file(self.folder / name / "model.safetensors")
@@ -186,7 +191,7 @@ def site_processes(
 
 
 #: Where a site can be hit while it writes, and how often it gets there in a round.
-ACCIDENTS = ("half a checkpoint", "before fsync", "before rename", "after rename", "half a line")
+ACCIDENTS = ("half a checkpoint", "before fsync", "before rename", "after rename", "half a line", "half a receipt")
 
 
 def arm(kind: str, count: int) -> None:
@@ -247,7 +252,20 @@ def _half_a_line(hit: Callable[[], bool], die: Callable[[], None]) -> None:
     History.append = append  # type: ignore[method-assign]
 
 
+def _half_a_receipt(hit: Callable[[], bool], die: Callable[[], None]) -> None:
+    whole = Record._write
+
+    def write(self: Record, data: bytes) -> None:
+        if hit():
+            os.write(self._file, data[: 2 * len(data) // 3])
+            die()
+        whole(self, data)
+
+    Record._write = write  # type: ignore[method-assign]
+
+
 _ARMED = {
+    "half a receipt": _half_a_receipt,
     "half a checkpoint": _half_a_checkpoint,
     "before fsync": functools.partial(_around, "fsync", True),
     "before rename": functools.partial(_around, "replace", True),

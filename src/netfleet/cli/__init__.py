@@ -16,6 +16,7 @@ from netfleet.cli import (
     pin,
     plan,
     policy,
+    receipts,
     reproduce,
     revoke,
     run,
@@ -37,7 +38,7 @@ from netfleet.exit_codes import announce
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
-    "sites that train without a server": (statistics, plan, up, node, status, admit, leave, revoke),
+    "sites that train without a server": (statistics, plan, up, node, status, admit, leave, revoke, receipts),
     "what a site decides for itself": (policy, approve, pin),
 }
 

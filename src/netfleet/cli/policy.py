@@ -62,12 +62,13 @@ def _check_data(folder: Path, in_force: PolicyInForce) -> None:
     from netfleet.problems.own_loop import OWN_LOOP
     from netfleet.runs.contract_check import data_facts
     from netfleet.sites.planning.folders import load_site
-    from netfleet.sites.policy.rules import ACCOUNTANT, Terms, privacy_findings
+    from netfleet.sites.policy.accountant import planned_budget
+    from netfleet.sites.policy.rules import Terms, privacy_findings
     from netfleet.sites.runtime.data_check import check_site_data, site_problem, warnings_about
 
     site, experiment = load_site(folder)
     if experiment.problem["kind"] == OWN_LOOP:
-        _show(in_force, list(privacy_findings(in_force.policy, ACCOUNTANT(experiment, None), final=True)))
+        _show(in_force, list(privacy_findings(in_force.policy, planned_budget(experiment, None), final=True)))
         return
     os.environ[SITE_VARIABLE] = site.name
     problem = site_problem(site, experiment)

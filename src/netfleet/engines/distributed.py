@@ -74,11 +74,12 @@ class ProcessGroup:
         ids[: len(rows)] = torch.tensor(list(workers))
         values = rows.new_zeros(int(most), *rows.shape[1:])
         values[: len(rows)] = rows
-        order, found = torch.cat(self._all(ids)), torch.cat(self._all(values))
+        order, found = torch.cat(self.from_all(ids)), torch.cat(self.from_all(values))
         there = (order >= 0).nonzero()[:, 0]
         return found[there[order[there].argsort()].to(found.device)]
 
-    def _all(self, values: Tensor) -> list[Tensor]:
+    def from_all(self, values: Tensor) -> list[Tensor]:
+        """The values of every rank, which have the same shape."""
         parts = [torch.empty_like(values) for _ in range(self.size)]
         with reaching("another rank"):
             dist.all_gather(parts, values, group=self.group)

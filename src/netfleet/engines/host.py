@@ -108,6 +108,12 @@ class Host(ABC):
         """A round's state after the changes to this host's links in that round."""
         return state
 
+    def least(self, numbers: Sequence[int]) -> Sequence[int]:
+        """The least such list of numbers among all hosts'."""
+        workers = self.problem.workers
+        found: list[list[int]] = self.collective.gather(torch.tensor([numbers] * len(workers)), workers).tolist()
+        return min(found)
+
     def bytes_sent(self) -> int:
         """Payload bytes that this host's workers have sent so far, or a server has sent to them."""
         return self._sent

@@ -89,14 +89,14 @@ def advance(host: Host, algorithm: Algorithm, f: "Counted", t: int, held: list[S
     return host.settle(after)
 
 
-def _offer(host: Host, job: Job, snapshot: Snapshot, bad: "_Bad | None") -> None:
+def _offer(host: Host, job: Job, snapshot: Snapshot, bad: "Bad | None") -> None:
     """Let the recorder have a snapshot if one is due."""
     if job.recorder.due(snapshot.t):
         _agree(host, job.algorithm, bad)
         job.recorder.record(snapshot, host)
 
 
-class _Bad(NamedTuple):
+class Bad(NamedTuple):
     """Where a value was not finite: the round, the number of the state's field, and the first such row's worker."""
 
     t: int
@@ -104,29 +104,28 @@ class _Bad(NamedTuple):
     worker: int
 
 
-def _not_finite(state: State, t: int, workers: Sequence[int]) -> _Bad | None:
+def _not_finite(state: State, t: int, workers: Sequence[int]) -> Bad | None:
     for place, values in enumerate(state):
         if not math.isfinite(values.sum().item()) and not bool(torch.isfinite(values).all()):
-            return _Bad(t, place, workers[int((~torch.isfinite(values)).any(dim=-1).nonzero()[0])])
+            return Bad(t, place, workers[int((~torch.isfinite(values)).any(dim=-1).nonzero()[0])])
     return None
 
 
-_FINE = _Bad(2**62, 0, 0)
+#: That all values are finite.
+FINE = Bad(2**62, 0, 0)
 #: In the place of a state whose memory is not to be kept.
 RELEASED = cast(State, ())
 
 
-def _agree(host: Host, algorithm: Algorithm, bad: _Bad | None) -> None:
+def _agree(host: Host, algorithm: Algorithm, bad: Bad | None) -> None:
     """Stop on every host if a value was not finite on one of them.
 
     Hosts that do not decide alone ask each other only at snapshots, where they synchronize anyway.
     """
     if host.decides_alone and bad is None:
         return
-    workers = host.problem.workers
-    seen = host.collective.gather(torch.tensor([bad or _FINE] * len(workers)), workers)
-    first = _Bad(*min(seen.tolist()))
-    if first != _FINE:
+    first = Bad(*host.least(bad or FINE))
+    if first != FINE:
         what = f"{algorithm.State._fields[first.place]} of {host.calls_workers} {first.worker}"
         raise diverged(algorithm, what, first.t)
 

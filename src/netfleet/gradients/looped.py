@@ -13,7 +13,9 @@ from torch import Tensor
 from netfleet import randomness
 from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool, one_intra_op_thread
-from netfleet.gradients.paths import PathInputs, Sample, WeightedRows
+from netfleet.errors import ConfigError
+from netfleet.gradients.paths import PathInputs, Sample, Step, WeightedRows
+from netfleet.gradients.per_sample import PerSample, add_clipped, choose, plain_attention
 from netfleet.gradients.replica import (
     Replica,
     averaging_batch_norm,
@@ -35,6 +37,7 @@ class Looped:
         self.random, self._train, self._test, self._pool = inputs.probed.random, inputs.train, inputs.test, pool
         self._right = inputs.right
         self._seed, self._workers, self.device, self._arena = inputs.seed, inputs.workers, inputs.train.device, Arena()
+        self._per_sample: tuple[PerSample, int] | None = None  # found when first needed
         self._replicas = [Replica(inputs.model, inputs.loss, inputs.probed.moving) for _ in range(pool.threads)]
 
     def gradients(self, x: Tensor, sample: Sample, buffers: Tensor | None) -> Tensor:
@@ -76,6 +79,29 @@ class Looped:
                 _reseed(self._seed)
             self._pool.each(one, len(groups))
         return values, sums
+
+    def clipped(self, x: Tensor, rows: Sequence[Tensor], clip: float, step: Step | None = None) -> Tensor:
+        if self.random and step is None:
+            raise ConfigError(
+                "the clipped gradients of a model with dropout need a round and step; give them, or set dropout to 0"
+            )
+        if self._per_sample is None:
+            first = torch.zeros(1, dtype=torch.int64, device=self.device)
+            self._per_sample = choose(self._replicas[0], self._train.inputs(first), self._train.targets(first))
+        (gradients, together), out = self._per_sample, self._arena.empty_like(x).zero_()
+
+        def one(slot: int, i: int) -> None:
+            if step is not None and self.random:
+                _reseed(self._seed, self._workers[i], *step)
+            replica, views = self._replicas[slot], self._replicas[slot].layout.views(out[i])
+            own = x[i].clone()  # at an address that suits all alike: some operations' order depends on it
+            for part in torch.split(rows[i], together) if len(rows[i]) else ():
+                made = gradients(replica, own, self._train.inputs(part), self._train.targets(part))
+                add_clipped(made, clip, views)
+
+        with one_intra_op_thread(), self._guarded_generator(), plain_attention():
+            self._pool.each(one, len(rows))
+        return out
 
     def scores(self, x: Tensor, chunks: Sequence[Sequence[Tensor]], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
         losses, correct = torch.zeros(2, len(x), len(chunks[0]), dtype=torch.float64)

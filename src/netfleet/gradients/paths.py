@@ -12,6 +12,7 @@ Gradients = Literal["auto", "native", "stacked", "looped", "processes"]
 #: The losses that the native path has code for, as means over a sample's outputs; "bce" takes logits.
 Head = Literal["cross-entropy", "bce", "mse"]
 WeightedRows = tuple[Tensor, Tensor]  # rows of the training data and their weights in a sum
+Step = tuple[int, int]  # round and step: the address of a model's random numbers
 
 
 class Sample(NamedTuple):
@@ -21,6 +22,7 @@ class Sample(NamedTuple):
     k: int
     size: int  # training samples that a gradient on it uses, over the hosted workers
     rows: Tensor | None = None  # [rows, batch] indices into the training data, where there is data
+    drawn: tuple[Tensor, ...] | None = None  # of private gradients: each worker's rows, any number of them
 
 
 class PathInputs(NamedTuple):
@@ -47,6 +49,13 @@ class GradientPath(Protocol):
 
     def sums(self, x: Tensor, groups: Sequence[Sequence[WeightedRows]]) -> tuple[Tensor, Tensor]:
         """Of each group the weighted sum of losses `[groups]` and of gradients `[groups, d]` at one model `[d]`."""
+
+    def clipped(self, x: Tensor, rows: Sequence[Tensor], clip: float, step: Step | None = None) -> Tensor:
+        """Σⱼ min(1, clip / ‖∇ℓⱼ(xᵢ)‖₂) ∇ℓⱼ(xᵢ) over each hosted worker's own rows, `[workers, d]`.
+
+        A worker may have no row. The norm is over all parameters together. If a gradient is not finite, the worker's
+        sum is not. Samples must not depend on each other (`per_sample.py`). A model with dropout needs `step`.
+        """
 
     def scores(self, x: Tensor, chunks: Sequence[Sequence[Tensor]], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
         """Summed loss and right answers of each model on each of its chunks of test rows, both `[models, chunks]`.

@@ -18,12 +18,14 @@ Loss = Callable[..., Tensor]  # outputs [B, …], targets [B, …] -> losses [B]
 Right = Callable[..., Tensor]  # outputs and targets -> share of right answers of each sample [B]
 
 
-def outputs_of(model: nn.Module, inputs: Tensors) -> Tensor:
-    """What a model makes of a batch: called with a tensor, `*tuple` or `**dict`."""
-    if isinstance(inputs, dict):
-        made = model(**inputs)
+def outputs_of(model: nn.Module, inputs: Tensors, parameters: dict[str, Tensor] | None = None) -> Tensor:
+    """What a model, or one with other parameters, makes of a batch: called with a tensor, `*tuple` or `**dict`."""
+    unnamed = () if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else (inputs,)
+    named = inputs if isinstance(inputs, dict) else {}
+    if parameters is None:
+        made = model(*unnamed, **named)
     else:
-        made = model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+        made = torch.func.functional_call(model, parameters, unnamed, named)
     outputs: Tensor = getattr(made, "logits", made)  # models of the transformers library return them with more
     return outputs
 
@@ -53,7 +55,8 @@ class Replica:
     def __init__(self, model: nn.Module, loss: Loss, moving: frozenset[str]) -> None:
         self.model = copy.deepcopy(model)
         self.loss = loss
-        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self.names, self.parameters = list(trained), list(trained.values())
         self.buffers = [buffer for name, buffer in self.model.named_buffers() if name in moving]
         self.layout = Layout(list(self.parameters))
         self.buffer_layout = Layout(self.buffers)
@@ -96,7 +99,7 @@ def probe(model: nn.Module, loss: Loss, inputs: Tensors, targets: Tensors) -> Pr
     trial, device, rows = copy.deepcopy(model).train(), leaves(inputs)[0].device, len(leaves(inputs)[0])
     buffers = {name: buffer.clone() for name, buffer in trial.named_buffers()}
     with kept_generator(device), torch.no_grad():
-        before = _generator_states(device)
+        before = generator_states(device)
         try:
             outputs = outputs_of(trial, inputs)
             losses = loss(outputs, targets)
@@ -106,7 +109,7 @@ def probe(model: nn.Module, loss: Loss, inputs: Tensors, targets: Tensors) -> Pr
             raise ConfigError(
                 f"the model and its loss fail on {came}: {reason}; make the model, the loss and the data fit"
             ) from error
-        random = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(device), strict=True))
+        random = have_moved(before, device)
     if not isinstance(losses, Tensor) or tuple(losses.shape) != (rows,):
         came = f"the shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
         raise ConfigError(
@@ -121,7 +124,13 @@ def kept_generator(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
-def _generator_states(device: torch.device) -> list[Tensor]:
+def have_moved(before: list[Tensor], device: torch.device) -> bool:
+    """Whether torch's global generators were used since they had these states."""
+    return any(not torch.equal(a, b) for a, b in zip(before, generator_states(device), strict=True))
+
+
+def generator_states(device: torch.device) -> list[Tensor]:
+    """Of torch's global generators, those that a model on this device may use."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 

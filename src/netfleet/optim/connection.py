@@ -28,8 +28,8 @@ class Connection(Protocol):
     def adopt(self, method: Algorithm) -> Algorithm:
         """Check that the others can train with this method; returns the method to train with."""
 
-    def compare(self, facts: Mapping[str, str]) -> None:
-        """Raise if another worker has other facts: what they describe, and this worker's value."""
+    def compare(self, t: int, facts: Mapping[str, str]) -> None:
+        """Raise if another worker starts in another round or has other facts: what they describe, and its value."""
 
     def place(self) -> Mapping[str, str]:
         """What else a state of this worker belongs to: its rank, how many there are, their graph."""
@@ -37,8 +37,8 @@ class Connection(Protocol):
     def common_start(self, values: Tensor) -> Tensor:
         """The values that all workers begin with."""
 
-    def average(self, values: Tensor) -> Tensor:
-        """The average of a vector `[n]` over all workers."""
+    def average(self, t: int, values: Tensor) -> Tensor:
+        """The average of a vector `[n]` over all workers, which are in round t."""
 
     def train(self, problem: LoopProblem, method: Algorithm, start: Start | None, first: int) -> Snapshot:
         """Train until the loop ends, from `start` or from round `first`; called in the training's thread."""

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.local import LocalOptimizer
 from netfleet.errors import ConfigError
@@ -12,11 +14,19 @@ from netfleet.problems.base import ParameterGroup
 Groups = Sequence[Mapping[str, Any]]
 
 
+def learning_rates(groups: Groups) -> list[float]:
+    return [float(group["lr"]) for group in groups]
+
+
+def parameters_of(groups: Groups) -> list[Tensor]:
+    return [p for group in groups for p in group["params"]]
+
+
 def rates_of(
     groups: Groups, method: Algorithm, local: LocalOptimizer | None
 ) -> tuple[float, tuple[ParameterGroup, ...]]:
     """η as a scheduler has set it, and the groups if they differ in more than their parameters."""
-    rates = [float(group["lr"]) for group in groups]
+    rates = learning_rates(groups)
     _check_rates(rates, method, local)
     eta = max(rates)
     names = () if local is None else tuple(local.options)

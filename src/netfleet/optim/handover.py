@@ -1,7 +1,7 @@
 """Runs the training in a thread of its own, and passes control between it and the user's loop.
 
 The training asks (for a gradient, or whether to go on) and waits; the loop answers and waits for the next question.
-Exactly one of the two runs at any moment, so neither needs a lock.
+Exactly one of the two runs at any moment, so neither needs a lock. `interruptible` is the same for a single wait.
 """
 
 import threading
@@ -12,7 +12,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from netfleet.errors import EngineError
+from netfleet.exit_codes import waiting_for
 
+T = TypeVar("T")
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
@@ -77,12 +79,17 @@ class Handover(Generic[Question, Answer]):
         self._answers.put(answer)
         del answer
         self._over = self.broken = True  # unless the wait below ends as it should
-        question = self._questions.get()
+        with waiting_for(self._busy):
+            question = self._questions.get()
         if isinstance(question, BaseException):
             raise question
         self._over, self.broken = isinstance(question, Ended), False
         asked: Question | Ended = question
         return asked
+
+    def _busy(self) -> bool:
+        """Whether the training runs, or waits for other processes."""
+        return self._thread is not None and self._thread.is_alive() and self._questions.empty()
 
     def close(self) -> None:
         """End a training that waits for an answer, and its thread: one that Python ends at exit would abort it."""
@@ -91,3 +98,25 @@ class Handover(Generic[Question, Answer]):
             self._answers.put(_Stop)
             if self._thread is not threading.current_thread():
                 self._thread.join()
+
+
+def interruptible(wait: Callable[[], T]) -> T:
+    """What `wait` returns. In the main thread Ctrl-C ends it, which torch's waits for other processes do not let in."""
+    if threading.current_thread() is not threading.main_thread():
+        return wait()
+    ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def work() -> None:
+        try:
+            ended.put((wait(), None))
+        except BaseException as error:
+            ended.put((None, error))
+
+    thread = threading.Thread(target=work, name="netfleet-waiting", daemon=True)
+    thread.start()
+    with waiting_for(lambda: thread.is_alive() and ended.empty()):
+        result, error = ended.get()
+    if error is not None:
+        raise error
+    thread.join()
+    return result  # type: ignore[return-value]

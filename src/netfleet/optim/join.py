@@ -87,7 +87,7 @@ class JoinedSite:
                 need_packages("prometheus_client")
                 from netfleet.sites.operations.prometheus import expose
 
-                expose(self._runner.status.status, self._runner.log, metrics)
+                expose(self._runner.status.status, self._runner.log, metrics, self._runner.note_metrics)
             self._stack = opening.pop_all()
         site = self._runner.site
         self.name, self.worker, self.workers = site.name, site.number, site.workers
@@ -129,9 +129,9 @@ class JoinedSite:
             )
         return method
 
-    def compare(self, facts: Mapping[str, str]) -> None:
+    def compare(self, t: int, facts: Mapping[str, str]) -> None:
         """The neighbours are asked when the training starts, in its thread: they may not be there yet."""
-        self._facts |= {name: text for name, text in facts.items() if name != "round"}
+        self._facts |= facts
 
     def place(self) -> Mapping[str, str]:
         return {}  # a site loads its own folder only
@@ -143,7 +143,7 @@ class JoinedSite:
         self._facts[INITIAL] = digest([values])
         return values
 
-    def average(self, values: Tensor) -> Tensor:
+    def average(self, t: int, values: Tensor) -> Tensor:
         raise ConfigError("a site sees its neighbours' messages only, so there is no average over all; leave it out")
 
     def train(self, problem: LoopProblem, method: Algorithm, start: Start | None, first: int) -> Snapshot:

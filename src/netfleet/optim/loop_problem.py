@@ -14,7 +14,7 @@ from netfleet.gradients.paths import Sample
 from netfleet.optim.handover import Handover
 from netfleet.optim.kept import Kept
 from netfleet.optim.parameters import FlatParameters
-from netfleet.problems.base import Problem, Scores
+from netfleet.problems.base import ParameterGroup, Problem, Scores
 
 
 class GradientAt(NamedTuple):
@@ -40,7 +40,16 @@ class LoopProblem(Problem):
 
     owns_state = True
 
-    def __init__(self, flat: FlatParameters, buffers: Sequence[Tensor], worker: int, workers: int, seed: int) -> None:
+    def __init__(
+        self,
+        flat: FlatParameters,
+        buffers: Sequence[Tensor],
+        worker: int,
+        workers: int,
+        seed: int,
+        kept: Callable[[], Kept | None],
+    ) -> None:
+        """`kept` is what the loop keeps, among which may be the model; a scheduler among it refers to the optimizer."""
         self.m, self.workers, self.seed = workers, (worker,), seed
         self.d, self.dtype, self.device = flat.d, flat.dtype, flat.device
         self._flat, self._statistics = flat, [b for b in buffers if b.is_floating_point()]
@@ -48,10 +57,8 @@ class LoopProblem(Problem):
         self.buffers = self.initial_buffers = self.read_buffers()
         self.handover: Handover[Question, Answer] = Handover()
         self._asked = (-1, -1)
-        #: Whether the loop can use a mini-batch twice, because the closure is told its name.
-        self.repeats = False
-        #: What the loop keeps, among which may be the model; a scheduler among it would keep the optimizer alive.
-        self.kept: Callable[[], Kept | None] = lambda: None
+        self._repeats = False
+        self._kept = kept
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -71,15 +78,23 @@ class LoopProblem(Problem):
 
     def named_values(self) -> dict[str, Tensor]:
         """The model by the names of its parameters and buffers, if the loop keeps it; else all parameters as `x`."""
-        kept = self.kept()
+        kept = self._kept()
         model = None if kept is None else kept.model
         return {"x": self._flat.x} if model is None else dict(model.state_dict())
+
+    def use_groups(self, groups: tuple[ParameterGroup, ...]) -> None:
+        """Let local steps move the parameters of these groups with their own rates and options."""
+        self.groups = groups
+
+    def let_repeat(self, repeats: bool) -> None:
+        """Whether the loop can use a mini-batch twice, because the closure is told its name."""
+        self._repeats = repeats
 
     def sample(self, t: int, k: int) -> Sample:
         return Sample(t, k, 1)
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
-        if self._asked == (sample.t, sample.k) and not self.repeats:
+        if self._asked == (sample.t, sample.k) and not self._repeats:
             raise ConfigError(
                 "this method takes two gradients on one mini-batch; give step a closure with an argument, the "
                 "mini-batch's name, that uses the same data for the same name"

@@ -1,7 +1,7 @@
 """The ranks of a process group, one worker each."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import networkx as nx
 import torch
@@ -13,10 +13,11 @@ from netfleet.algorithms.compression import Packed
 from netfleet.engines.distributed import CHUNK, ProcessGroup, RowExchange
 from netfleet.engines.host import PartialHost, all_finite
 from netfleet.engines.job import Job, Snapshot, Start
-from netfleet.engines.loop import diverged, train
+from netfleet.engines.loop import FINE, Bad, diverged, train
 from netfleet.engines.placement import Placement
 from netfleet.errors import ConfigError
 from netfleet.optim.loop_problem import LoopProblem, LoopRecorder
+from netfleet.optim.meeting import Place, Point, meet
 from netfleet.registry import Spec
 from netfleet.runs.build import network_for
 from netfleet.topology.network import Network
@@ -45,10 +46,15 @@ class Ranks:
         self._network = network_for(method, self.topology, self._seed)
         return method
 
-    def compare(self, facts: Mapping[str, str]) -> None:
-        mine = {"topology": self._graph(), **facts}
+    def meet(self, point: Point, t: int) -> None:
+        """Wait until all ranks are at this point of round t; what comes next then belongs together."""
+        meet(self.collective, Place(point, t))
+
+    def compare(self, t: int, facts: Mapping[str, str]) -> None:
+        self.meet(Point.START, t)
+        mine = {"topology": self._graph(), "round": str(t), **facts}
         codes = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") for text in mine.values()]
-        found = self.collective.gather(torch.tensor([codes]), [self.worker])
+        found = torch.stack(self.collective.from_all(torch.tensor(codes)))
         for what, text, values in zip(mine, mine.values(), found.T.tolist(), strict=True):
             if len(set(values)) > 1:
                 raise ConfigError(
@@ -66,40 +72,49 @@ class Ranks:
     def common_start(self, values: Tensor) -> Tensor:
         return self.collective.from_first(values)
 
-    def average(self, values: Tensor) -> Tensor:
+    def average(self, t: int, values: Tensor) -> Tensor:
+        self.meet(Point.AVERAGE, t)
         return self.collective.total(values[None]).div_(self.workers)
 
-    def host(self, problem: LoopProblem) -> "_CarefulHost":
+    def host(self, problem: LoopProblem, method: Algorithm) -> "_LoopHost":
         """The host of this rank's worker."""
         assert self._network is not None
         alone = Placement(tuple((rank,) for rank in range(self.workers)))
         exchange = RowExchange(self.collective, self._network, alone)
-        return _CarefulHost(problem, self._network, exchange, self.collective, chunk=CHUNK)
+        return _LoopHost(problem, self._network, exchange, self.collective, method)
 
     def train(self, problem: LoopProblem, method: Algorithm, start: Start | None, first: int) -> Snapshot:
-        recorder, host = LoopRecorder(problem.handover), self.host(problem)
-        host.method = method
+        recorder, host = LoopRecorder(problem.handover), self.host(problem, method)
         return train(host, Job(problem, host.network, method, _ENDLESS, recorder, start, first=first))
 
 
-class _CarefulHost(PartialHost):
-    """Before anything is sent, all ranks agree that it is finite everywhere; else all stop."""
+class _LoopHost(PartialHost):
+    """Before anything is sent, all ranks agree on where they are and that it is finite everywhere; else all stop."""
 
     calls_workers = "rank"
-    method: Algorithm | None = None
+
+    def __init__(
+        self, problem: LoopProblem, network: Network, exchange: RowExchange, ranks: ProcessGroup, method: Algorithm
+    ) -> None:
+        super().__init__(problem, network, exchange, ranks, chunk=CHUNK)
+        self._ranks, self._method, self._t = ranks, method, -1
 
     def mixer(self, t: int) -> Mix:
-        mix = super().mixer(t)
+        self._t, mix = t, super().mixer(t)
 
         def careful(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
-            self._agree(t, all(all_finite(v.values if isinstance(v, Packed) else v) for v in vectors))
+            fine = all(all_finite(v.values if isinstance(v, Packed) else v) for v in vectors)
+            first = Bad(*self._meet(Point.EXCHANGE, FINE if fine else Bad(t, 0, self._ranks.rank)))
+            if first != FINE:
+                raise diverged(self._method, f"what rank {first.worker} was about to send", max(t, 0))
             return mix(*vectors)  # type: ignore[arg-type]
 
         return careful  # type: ignore[return-value]
 
-    def _agree(self, t: int, fine: bool) -> None:
-        if not int(self.collective.total(torch.tensor([[int(not fine)]]))):
-            return
-        seen = self.collective.gather(torch.tensor([[fine]]), self.problem.workers)
-        assert self.method is not None
-        raise diverged(self.method, f"what rank {seen[:, 0].tolist().index(False)} was about to send", max(t, 0))
+    def least(self, numbers: Sequence[int]) -> Sequence[int]:
+        return self._meet(Point.END, numbers)
+
+    def _meet(self, point: Point, bad: Sequence[int]) -> Sequence[int]:
+        rate, groups = self._method.step_size(max(self._t, 0)), self.problem.groups
+        factor = sum(group.rate for group in groups) / len(groups) if groups else 1.0
+        return meet(self._ranks, Place(point, self._t, rate, factor * rate), bad)

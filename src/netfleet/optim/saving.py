@@ -12,10 +12,12 @@ from torch import Tensor
 
 from netfleet.algorithms import Algorithm
 from netfleet.engines.collective import agreed
-from netfleet.engines.job import LoopState, Snapshot
+from netfleet.engines.job import LoopState
 from netfleet.errors import CheckpointError
 from netfleet.optim.loop_problem import LoopProblem
+from netfleet.optim.meeting import Point
 from netfleet.optim.ranks import Ranks
+from netfleet.optim.training import Training
 from netfleet.runs import checkpoint
 
 
@@ -24,10 +26,12 @@ def run_hash(facts: Mapping[str, str]) -> str:
     return hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
 
 
-def save(ranks: Ranks, problem: LoopProblem, folder: Path, snapshot: Snapshot, facts: Mapping[str, str]) -> None:
+def save(ranks: Ranks, training: Training, method: Algorithm, folder: Path, facts: Mapping[str, str]) -> None:
     """Write this rank's file and, when all ranks have written theirs, the manifest."""
+    snapshot = training.snapshot()
+    ranks.meet(Point.SAVE, snapshot.t)
     ranks.collective.first(lambda: folder.mkdir(parents=True, exist_ok=True))
-    checkpoint.save(folder, snapshot, ranks.host(problem), run_hash(facts))
+    checkpoint.save(folder, snapshot, ranks.host(training.problem, method), run_hash(facts))
 
 
 class Loaded(NamedTuple):
@@ -40,9 +44,10 @@ class Loaded(NamedTuple):
     loop: LoopState | None
 
 
-def load(ranks: Ranks, problem: LoopProblem, method: Algorithm, folder: Path, facts: Mapping[str, str]) -> Loaded:
+def load(ranks: Ranks, training: Training, method: Algorithm, folder: Path, facts: Mapping[str, str]) -> Loaded:
     """What was saved for this rank; on another number of ranks the average model, and what the first rank kept."""
-    return agreed(ranks.collective, lambda: _load(ranks, problem, method, folder, facts))
+    ranks.meet(Point.LOAD, training.round)
+    return agreed(ranks.collective, lambda: _load(ranks, training.problem, method, folder, facts))
 
 
 def _load(ranks: Ranks, problem: LoopProblem, method: Algorithm, folder: Path, facts: Mapping[str, str]) -> Loaded:

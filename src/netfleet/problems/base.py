@@ -16,6 +16,7 @@ from torch import Tensor
 
 from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Sample
+from netfleet.privacy.spending import Spending
 from netfleet.problems.scoring import MetricSpec
 from netfleet.problems.site_weights import Shares, WeightSpec, resolve_weights, site_weights
 from netfleet.registry import Registry
@@ -86,6 +87,8 @@ class Problem(ABC):
     #: Whether the engine averages `buffers` with the neighbours whenever the algorithm mixes.
     mixes_buffers: bool = False
 
+    #: What private gradients cost. None: they are not private.
+    spending: Spending | None = None
     #: How much each of the m workers counts, `[m]`; they sum to 1. None: all alike.
     shares: Tensor | None = None
 

@@ -21,6 +21,7 @@ from netfleet.runs.arguments import (
     Methods,
     NetworkPart,
     Parts,
+    PrivacyPart,
     ProblemPart,
     TopologyPart,
     make_experiment,
@@ -53,6 +54,7 @@ def run(
     evaluation: EvaluationPart | None = None,
     engine: EnginePart | None = None,
     network: NetworkPart | None = None,
+    privacy: PrivacyPart | None = None,
     checkpoint_every: int | None = None,
     out: FolderPath | None = None,
     resume: bool = False,
@@ -86,7 +88,7 @@ def run(
     folder = _folder(out, resume, overwrite)
     parts: dict[str, Any] = {"topology": topology, "problem": problem, "workers": workers, "rounds": rounds}
     parts |= {"seeds": seeds, "evaluation": evaluation, "engine": engine, "network": network}
-    parts |= {"checkpoint_every": checkpoint_every}
+    parts |= {"privacy": privacy, "checkpoint_every": checkpoint_every}
     given = {name: part for name, part in parts.items() if part is not None}
     if isinstance(algorithms, Experiment | os.PathLike) or _is_file(algorithms):
         experiment = _known_experiment(algorithms, given)
@@ -110,6 +112,7 @@ def simulate(
     evaluation: EvaluationPart | None = None,
     engine: EnginePart | None = None,
     network: NetworkPart | None = None,
+    privacy: PrivacyPart | None = None,
     checkpoint_every: int = 50,
     out: FolderPath | None = None,
     resume: bool = False,
@@ -131,7 +134,7 @@ def simulate(
     in the simulator as `history.final` the last good state.
     """
     folder = _folder(out, resume, overwrite)
-    settings = (workers, rounds, [seed], evaluation, engine, network, checkpoint_every)
+    settings = (workers, rounds, [seed], evaluation, engine, network, privacy, checkpoint_every)
     experiment, objects = make_experiment(Parts([algorithm], topology, problem, *settings), _name(folder))
     (history,) = _make(experiment, objects, folder, resume, overwrite, progress)
     if history.diverged:

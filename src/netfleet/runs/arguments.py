@@ -11,6 +11,7 @@ import torch
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.build import algorithm_label
 from netfleet.errors import ConfigError
+from netfleet.privacy.settings import Privacy
 from netfleet.problems import Problem
 from netfleet.registry import Spec, is_importable, parameters, path_of, shown
 from netfleet.runs.build import Objects, ProblemFactory
@@ -42,6 +43,7 @@ ProblemPart = Problem | ProblemFactory | Spec
 EvaluationPart = Evaluation | Mapping[str, Any]
 EnginePart = EngineConfig | Spec
 NetworkPart = Faults | Mapping[str, Any]
+PrivacyPart = Privacy | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Parts:
     evaluation: EvaluationPart | None = None
     engine: EnginePart | None = None
     network: NetworkPart | None = None
+    privacy: PrivacyPart | None = None
     checkpoint_every: int = 50
 
 
@@ -78,6 +81,7 @@ def make_experiment(parts: Parts, name: str) -> tuple[Experiment, Objects]:
         "evaluation": evaluation,
         "engine": _engine(parts.engine, parts.problem),
         "network": network if network.any else None,
+        "privacy": None if parts.privacy is None else _settings(Privacy, parts.privacy, "privacy"),
         "checkpoint_every": _whole(parts.checkpoint_every, "checkpoint_every"),
     }
     made = {method.label: method.made for method in methods if method.made is not None}

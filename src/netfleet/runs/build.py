@@ -14,6 +14,8 @@ from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.host import refuse_memory
 from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
+from netfleet.privacy.build import make_private, rounds_allowed
+from netfleet.privacy.queries import queries_after
 from netfleet.problems.base import PROBLEMS, Problem
 from netfleet.registry import Registry, Spec, path_of, split
 from netfleet.runs.config import EngineConfig, Experiment, RunConfig
@@ -142,7 +144,11 @@ def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, sett
         raise ConfigError(f"network: {cause}; {advice}")
     check_steps(method, settings.rounds)
     setting.problem.check_metrics(settings.evaluation.metrics)
-    return Job(setting.problem, network, method, settings.rounds, threads=settings.engine.threads)
+    problem = setting.problem
+    if settings.privacy is not None:
+        problem = make_private(problem, settings.privacy, queries_after(method, settings.rounds, problem.seed))
+    rounds = rounds_allowed(problem, settings.privacy, settings.rounds)
+    return Job(problem, network, method, rounds, threads=settings.engine.threads)
 
 
 def check_steps(algorithm: Algorithm, rounds: int) -> None:

@@ -1,12 +1,14 @@
 """Checkpoints: a safetensors file for every host's workers, and one manifest that names the files of a checkpoint.
 
-The manifest is written last and replaces its predecessor atomically, so a crash at any moment leaves a whole
-checkpoint. Any number of hosts can resume from it: each reads the rows of its own workers.
+The manifest is written last and replaces its predecessor atomically, and no file of the checkpoint before is
+overwritten, so a crash at any moment leaves a whole checkpoint. Any number of hosts can resume from it: each reads the
+rows of its own workers.
 
 Manifest and files have a CRC-32 each, which is verified before a run resumes; those of earlier versions have none.
 """
 
 import hashlib
+import itertools
 import json
 import struct
 import zlib
@@ -29,6 +31,8 @@ _BUFFERS, _NETWORK, _LOOP = "buffers", "network/", "loop/"
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 _DTYPES |= {torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
 _DTYPES |= {torch.int16: "I16", torch.int8: "I8", torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16"}
+#: The files of tensors, and those that a crash has left unfinished.
+_FILES = ("checkpoint-*.safetensors", ".checkpoint-*.safetensors.tmp")
 _OF_HOST = (_NETWORK, _LOOP)
 _COUNTERS = ("t", "bytes", "samples", "seconds")
 #: A file with a checksum begins with its header's length, this, and the CRC-32 of the file with _BLANK in its place.
@@ -38,37 +42,50 @@ _CHECKSUM_AT, _CHUNK = 8 + len(_BEFORE_CHECKSUM), 1 << 20
 
 def save(folder: Path, snapshot: Snapshot, host: Host, run_hash: str) -> None:
     """Write a snapshot to disk, together with the other hosts; the hash names the run that it belongs to."""
+    workers, t = list(host.problem.workers), snapshot.t
+    # Another host may be writing a later checkpoint when this one is done, so only what is there now will go.
+    before = [path for pattern in _FILES for path in folder.glob(pattern)]
+    number = next(n for n in itertools.count() if not (folder / _shard(t, workers, n)).exists())
+    write_tensors(folder / _shard(t, workers, number), _tensors(snapshot), _about(snapshot, run_hash))
+    sent, used = host.collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
+    rows = torch.tensor([[i, workers[0], number] for i in workers])
+    hosted = host.collective.gather(rows, workers).tolist()  # all have written by now
+    if host.collective.keeps_record:
+        groups = sorted({(first, n) for _, first, n in hosted})
+        members = [[i for i, head, _ in hosted if head == first] for first, _ in groups]
+        shards = {_shard(t, group, n): group for group, (_, n) in zip(members, groups, strict=True)}
+        counters = {"t": t, "bytes": sent, "samples": used, "seconds": snapshot.seconds}
+        _write_manifest(folder, run_hash, counters, shards)
+        for path in before:
+            if path.name not in shards:
+                path.unlink(missing_ok=True)
+
+
+def _tensors(snapshot: Snapshot) -> dict[str, Tensor]:
     tensors = dict(zip(snapshot.state._fields, snapshot.state, strict=True))
     if snapshot.buffers is not None:
         tensors[_BUFFERS] = snapshot.buffers
     tensors |= {f"{_NETWORK}{name}": values for name, values in snapshot.network.items()}
-    about = {"run": run_hash}
     if snapshot.loop is not None:
         tensors |= {f"{_LOOP}{name}": values for name, values in snapshot.loop.tensors.items()}
-        about["loop"] = snapshot.loop.text
-    workers = list(host.problem.workers)
-    write_tensors(folder / _shard(snapshot.t, workers), tensors, about)
-    sent, used = host.collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
-    rows = torch.tensor([[i, workers[0]] for i in workers])
-    hosted = host.collective.gather(rows, workers).tolist()  # all have written by now
-    if host.collective.keeps_record:
-        groups = [[i for i, first in hosted if first == head] for head in sorted({first for _, first in hosted})]
-        counters = {"t": snapshot.t, "bytes": sent, "samples": used, "seconds": snapshot.seconds}
-        shards = {_shard(snapshot.t, group): group for group in groups}
-        _write_manifest(folder, run_hash, counters, shards)
-        # Another host may be writing a later checkpoint already, so only the files of earlier ones go.
-        for path in folder.glob("checkpoint-*.safetensors"):
-            if path.name not in shards and int(path.name.split("-")[1]) <= snapshot.t:
-                path.unlink(missing_ok=True)
+    return tensors
+
+
+def _about(snapshot: Snapshot, run_hash: str) -> dict[str, str]:
+    return {"run": run_hash} | ({} if snapshot.loop is None else {"loop": snapshot.loop.text})
 
 
 def _manifest_checksum(run: str, counters: Mapping[str, float], shards: Mapping[str, Sequence[int]]) -> str:
     return f"{zlib.crc32(json.dumps([run, counters, shards]).encode()):08x}"
 
 
-def _shard(t: int, workers: Sequence[int]) -> str:
-    """A file name for this round and these workers alone, so that no file of another checkpoint is overwritten."""
-    return f"checkpoint-{t}-{hashlib.sha256(json.dumps(list(workers)).encode()).hexdigest()[:8]}.safetensors"
+def _shard(t: int, workers: Sequence[int], number: int) -> str:
+    """A file name for this round and these workers alone, so that no file of another checkpoint is overwritten.
+
+    `number` is not 0 where the folder holds a file of this round and these workers: of another run, or saved before.
+    """
+    words = f"{json.dumps(list(workers))}{number or ''}"
+    return f"checkpoint-{t}-{hashlib.sha256(words.encode()).hexdigest()[:8]}.safetensors"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

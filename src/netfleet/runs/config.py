@@ -6,6 +6,7 @@
     [[algorithms]]             kind = "net-fleet", K = 10, eta = 0.1, label = "…"          (one or more)
     [evaluation]               every = 10, …           (fields of `Evaluation`)
     [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
+    [privacy]                  clip = 1.0, …           (fields of `Privacy`; left out: gradients are not private)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
     [contract]                 least_rows = 20, …      (fields of `Contract`; left out: data is not held against one)
 
@@ -29,6 +30,7 @@ from typing import Any, Literal, TypeVar
 import tomli_w
 
 from netfleet.errors import ConfigError
+from netfleet.privacy.settings import Privacy
 from netfleet.registry import Registry, check_fields, check_type, make_importable, parameters, shown, split, suggestion
 from netfleet.runs.contract import Contract, TensorContract
 from netfleet.runs.overrides import parse_overrides
@@ -155,6 +157,7 @@ class Experiment:
     evaluation: Evaluation = field(default_factory=Evaluation)
     engine: EngineConfig = field(default_factory=EngineConfig)
     network: Faults | None = None
+    privacy: Privacy | None = None
     contract: Contract | None = None
 
     def runs(self) -> list[RunConfig]:
@@ -183,7 +186,8 @@ class Experiment:
         table = {"rounds": self.rounds, "topology": self.topology, "problem": self.problem, "algorithm": algorithm}
         table |= {"evaluation": self.evaluation.to_table(), "dtype": self.engine.dtype}
         table |= {"contract": without_none(asdict(self.contract))} if self.contract else {}
-        return table | ({"network": asdict(self.network)} if self.network else {})
+        table |= {"network": asdict(self.network)} if self.network else {}
+        return table | ({"privacy": asdict(self.privacy)} if self.privacy else {})
 
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""
@@ -255,6 +259,8 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
     if "network" in table:
         faults = make(Faults, _table(table, "network"), "[network]")
         given["network"] = faults if faults.any else None
+    if "privacy" in table:
+        given["privacy"] = make(Privacy, _table(table, "privacy"), "[privacy]")
     if "contract" in table:
         given["contract"] = make_contract(_table(table, "contract"))
     if "seed" in given:

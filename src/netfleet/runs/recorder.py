@@ -5,7 +5,6 @@ import math
 import torch
 
 from netfleet.algorithms import Algorithm
-from netfleet.engines.collective import Collective
 from netfleet.engines.host import Host
 from netfleet.engines.job import Recorder, Snapshot
 from netfleet.engines.loop import diverged
@@ -46,7 +45,7 @@ class RunRecorder(Recorder):
     def _measure(self, snapshot: Snapshot, host: Host) -> None:
         collective, full = host.collective, self.evaluation.full(snapshot.t, self.rounds)
         record: Record = {"round": snapshot.t, **measure(snapshot, host, self.evaluation, full=full)}
-        record |= self.counters(snapshot, collective)
+        record |= self.counters(snapshot, host)
         bad = [name for name, value in record.items() if value is not None and not math.isfinite(value)]
         if collective.total(torch.tensor([len(bad)])) > 0:  # one host only knows the scores of x̄
             raise diverged(self.algorithm, bad[0] if bad else "a measured value", max(snapshot.t - 1, 0))
@@ -58,11 +57,13 @@ class RunRecorder(Recorder):
             self.history.append(record)
             self.display.record(record)
 
-    def counters(self, snapshot: Snapshot, collective: Collective) -> Record:
+    def counters(self, snapshot: Snapshot, host: Host) -> Record:
         """What a record has besides measurements."""
-        sent, used = collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
+        sent, used = host.collective.total(torch.tensor([[snapshot.bytes, snapshot.samples]])).tolist()
         eta = self.algorithm.step_size(max(snapshot.t - 1, 0))
-        return {"eta": eta, "bytes": sent, "samples": used, "seconds": snapshot.seconds}
+        counted = {"eta": eta, "bytes": sent, "samples": used, "seconds": snapshot.seconds}
+        spending = host.problem.spending
+        return counted if spending is None else counted | {"epsilon": spending.epsilon(snapshot.t)}
 
     def save(self, snapshot: Snapshot, host: Host) -> None:
         self.history.final = snapshot

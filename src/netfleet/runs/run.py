@@ -91,7 +91,8 @@ def run_one(
         with _reachable(history):
             made = job()
             method = made.algorithm
-            recorder = RunRecorder(history, method, experiment, display, stop)
+            settings = replace(experiment, rounds=made.rounds)  # a privacy budget may allow fewer
+            recorder = RunRecorder(history, method, settings, display, stop and min(stop, made.rounds))
             made = replace(made, rounds=recorder.stop, recorder=recorder, start=start)
             _train(engine, made, history, display, label)
     else:

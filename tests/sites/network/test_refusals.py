@@ -30,6 +30,7 @@ from netfleet.sites.network.client import Client, Wanted
 from netfleet.sites.network.grpc_transport import LARGEST, PULL, STATUS, GrpcTransport
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.rate_limit import BURST, MOST, RateLimit
+from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wire import CHUNK, Expected, Frame, Kind
@@ -133,11 +134,10 @@ async def at_home(world: World, limit: RateLimit | None = None) -> AsyncIterator
     heard, outbox = hear("s0"), Outbox()
     members = Membership(world.folder / "s0", site, ROUNDS, outbox, heard.log.refused)
     for t in (T - 1, T):
-        outbox.post(Tag(t, 0), WORDS, MESSAGE + t)
+        outbox.post(Tag(t, 0), outbox.copy(WORDS, MESSAGE + t))
     members.start(T)
-    server = SiteServer(
-        site, outbox, members, heard.log.refused, lambda: model_message(None), lambda name: b"{}", limit
-    )
+    model, status = lambda: model_message(None), lambda name: b"{}"
+    server = SiteServer(site, outbox, members, heard.log.refused, NoReceipts(), model, status, limit)
     async with GrpcTransport(world.identity("s0"), site.listen).serve(server):
         yield House(world, members, server, heard)
 
@@ -166,7 +166,7 @@ async def good_neighbour(world: World) -> None:
     site, _ = load_site(world.folder / "s1")
     heard, into = hear("s1"), bytearray(28)
     transport = GrpcTransport(world.identity("s1"))
-    client = Client(site, transport, heard.log.refused)
+    client = Client(site, transport, heard.log.refused, NoReceipts())
     contact = Contact(next(each for each in site.neighbours if each.name == "s0"))
     wanted = Wanted(Expected(world.run, 0, T, 0, WORDS, 28), memoryview(into))
     assert (await client.pull(contact, wanted, [T, T, T])).kind == Kind.CHUNK
@@ -179,7 +179,7 @@ def asked(**changes: Any) -> Callable[[World], bytes]:
     """A request of s1, with something wrong about it."""
 
     def make(world: World) -> bytes:
-        frame = Frame(Kind.PULL, world.run, 1, T, body=wire.pack_rounds([T, T, T]))
+        frame = Frame(Kind.PULL, world.run, 1, T, body=wire.pack_request([T, T, T]))
         return frame._replace(**changes).encode()
 
     return make
@@ -196,16 +196,34 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "a round to come": (asked(t=T + 2), DENIED, "a request for round 5 while this site is in round 3"),
     "a round before all": (asked(t=-2), DENIED, "a frame of round -2"),
     "no request": (
-        asked(kind=Kind.CHUNK, total=24),
+        asked(kind=Kind.CHUNK, total=28),
         DENIED,
-        "a request CHUNK where PULL, JOIN, MODEL or FACTS was expected",
+        "a request CHUNK where one of PULL, JOIN, MODEL, FACTS, RECEIPTS was expected",
     ),
     "an answer": (asked(kind=Kind.DROPPED), DENIED, "a request DROPPED where"),
-    "half a round": (asked(body=bytes(9)), DENIED, "a list of rounds of 9 bytes"),
-    "too many rounds": (asked(body=bytes(8 * wire.SITES + 8)), DENIED, "a list of rounds of 524296 bytes"),
+    "half a round": (asked(body=b"\0\0\0\1" + bytes(7)), DENIED, "a request of 11 bytes for 1 rounds"),
+    "half a number": (asked(body=b"\1"), DENIED, "a request of 1 bytes for 1 rounds"),
+    "too many rounds": (
+        asked(body=struct.pack("!I", wire.SITES + 1) + bytes(8 * wire.SITES + 8)),
+        DENIED,
+        "a request of 524300 bytes for 65537 rounds",
+    ),
+    "half a certificate": (
+        asked(body=wire.pack_request([T], b"\1\0x")),
+        DENIED,
+        "a certificate or signature that is cut",
+    ),
+    "half a receipt": (asked(body=wire.pack_request([T], bytes(2 + 40))), DENIED, "receipts that end in the middle"),
+    "a receipt for nothing": (
+        asked(body=wire.pack_request([T], bytes(2) + b"\7" + bytes(84) + bytes(2))),
+        DENIED,
+        "a receipt for the unknown thing 7",
+    ),
+    "a model of another round": (asked(kind=Kind.MODEL, t=T), DENIED, "a request MODEL for round 3; expected 0"),
+    "facts of another round": (asked(kind=Kind.FACTS, t=T), DENIED, "a request FACTS for round 3; expected -1"),
     "nothing": (lambda world: b"", DENIED, "a frame of 0 bytes is truncated"),
     "truncated header": (damaged(lambda data: data[:50]), DENIED, "a frame of 50 bytes is truncated"),
-    "truncated body": (damaged(lambda data: data[:-1]), DENIED, "23 bytes of body where its header says 24"),
+    "truncated body": (damaged(lambda data: data[:-1]), DENIED, "27 bytes of body where its header says 28"),
     "corrupt": (damaged(lambda data: data[:-1] + b"x"), DENIED, "a corrupt frame: its checksum is wrong"),
     "another protocol": (
         damaged(lambda data: b"HTTP" + data[4:]),
@@ -215,7 +233,7 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "another version": (
         damaged(lambda data: data[:4] + b"\7" + data[5:]),
         DENIED,
-        "of version 7, but this site supports 1",
+        "of version 7, but this site supports 2",
     ),
     "another kind": (damaged(lambda data: data[:5] + b"\xff" + data[6:]), DENIED, "of the unknown kind 255"),
     "oversized": (damaged(lambda data: data + bytes(LARGEST)), TOO_MUCH, "an oversized one: more than"),
@@ -454,7 +472,7 @@ async def asking(
     server.add_secure_port(world.plan.sites[1].address, grpc.ssl_server_credentials(keys, identity.ca, True))
     await server.start()
     transport = GrpcTransport(world.identity("s0"))
-    client = Client(replace(site, patience=patience), transport, heard.log.refused)
+    client = Client(replace(site, patience=patience), transport, heard.log.refused, NoReceipts())
     try:
         yield rogue, client, Contact(site.neighbours[0]), heard
     finally:

@@ -8,13 +8,23 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netfleet.errors import FrameError
+from netfleet.privacy.receipts.lines import What
 from netfleet.sites.network import wire
+from netfleet.sites.network.receipt_format import (
+    GivenReceipt,
+    Note,
+    pack_note,
+    pack_receipts,
+    unpack_note,
+    unpack_receipts,
+)
 from netfleet.sites.network.wire import CHUNK, HEADER_SIZE, Assembly, Expected, Frame, Kind, decode
 
 RUN, OTHER = bytes(range(32)), bytes(32)
@@ -70,7 +80,7 @@ def test_the_header_is_as_its_table_says() -> None:
     assert found["magic"] == b"NTFL"
     assert found["run"] == RUN
     numbers = {name: int.from_bytes(value, "big") for name, value in found.items()}
-    expected = {"version": 1, "kind": 3, "sender": 1, "t": 2, "call": 3, "offset": 4, "total": 10, "length": 6}
+    expected = {"version": 2, "kind": 3, "sender": 1, "t": 2, "call": 3, "offset": 4, "total": 10, "length": 6}
     assert {name: numbers[name] for name in expected} == expected
     assert data[HEADER_SIZE:] == b"bodies"
     assert sealed(data) == data
@@ -103,7 +113,7 @@ GOOD = Frame(Kind.HEAD, RUN, 3, 5, 1, 0, 52, WORDS.encode()).encode()
         (GOOD + b"x", "22 bytes of body where its header says 21"),
         (GOOD + bytes(CHUNK), "is oversized; at most"),
         (sealed(with_field(GOOD, "magic", b"HTTP")), "begins with b'HTTP'"),
-        (sealed(with_field(GOOD, "version", b"\2")), "of version 2, but this site supports 1"),
+        (sealed(with_field(GOOD, "version", b"\3")), "of version 3, but this site supports 2"),
         (sealed(with_field(GOOD, "kind", b"\0")), "unknown kind 0"),
         (sealed(with_field(GOOD, "kind", b"\xff")), "unknown kind 255"),
         (sealed(with_field(GOOD, "t", struct.pack("!q", -2))), "round -2"),
@@ -378,6 +388,51 @@ def test_any_bytes_are_taken_or_refused(data: bytes, seal: bool) -> None:
     sent = sealed(data) if seal and len(data) >= HEADER_SIZE else data
     with contextlib.suppress(FrameError):
         assert decode(sent).encode() == sent
+
+
+@settings(max_examples=500)
+@given(st.binary(max_size=300))
+def test_any_bytes_are_notes_and_receipts_or_refused(data: bytes) -> None:
+    with contextlib.suppress(FrameError):
+        assert pack_note(unpack_note(data)) == data
+    with contextlib.suppress(FrameError):
+        given_ = unpack_receipts(data)
+        assert not given_.receipts or pack_receipts(*given_) == data
+    with contextlib.suppress(FrameError):
+        rounds, rest = wire.unpack_request(data)
+        assert wire.pack_request(rounds, rest) == data
+
+
+hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)
+some_receipts = st.lists(
+    st.builds(
+        GivenReceipt,
+        what=st.sampled_from(get_args(What)),
+        round=st.integers(-1, 2**62),
+        exchange=st.integers(0, 2**31),
+        size=st.integers(0, 2**62),
+        digest=hashes,
+        line=hashes,
+        signature=st.binary(max_size=600),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(st.binary(max_size=2000), some_receipts, hashes)
+def test_notes_and_receipts_come_back_as_they_were(certificate: bytes, receipts: list[GivenReceipt], line: str) -> None:
+    packed = pack_receipts(certificate, receipts)
+    assert unpack_receipts(packed) == (certificate, tuple(receipts))
+    for end in range(1, len(packed), 17):
+        with contextlib.suppress(FrameError):
+            found = unpack_receipts(packed[:end])
+            assert found.receipts == tuple(receipts[: len(found.receipts)])
+    note = Note(certificate, line, receipts[0].signature)
+    assert unpack_note(pack_note(note)) == note
+    for end in range(len(pack_note(note))):
+        with pytest.raises(FrameError):
+            unpack_note(pack_note(note)[:end])
 
 
 ours = st.builds(

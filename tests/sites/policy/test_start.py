@@ -24,8 +24,9 @@ from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.process import run_node
 from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_site
+from netfleet.sites.policy.accountant import Budget
 from netfleet.sites.policy.in_force import VARIABLE, PolicyInForce
-from netfleet.sites.policy.rules import Budget, Terms
+from netfleet.sites.policy.rules import Terms
 from netfleet.sites.policy.settings import parse_policy
 from netfleet.sites.policy.start import open_site
 from netfleet.sites.runtime import join_leave

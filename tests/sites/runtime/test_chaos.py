@@ -1,4 +1,7 @@
-"""Sites that are killed at any moment, again and again: nothing is lost, not a bit and not a line."""
+"""Sites that are killed at any moment, again and again: nothing is lost, not a bit and not a line.
+
+Their gradients are private, so this shows too that a repeated round draws the same rows and the same noise.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from support.site_memory import undisturbed_sites
+from netfleet.privacy.receipts.lines import Differs, Repaired, Sent
+from support.receipts import check_records, checked, entries
+from support.site_memory import give_simulated_secrets, undisturbed_sites
 from support.site_processes import ACCIDENTS, SiteProcesses, arm, site_processes
 from support.site_settings import DIGITS
 
@@ -24,6 +29,7 @@ CHAOS: dict[str, Any] = {
     "topology": {"kind": "ring", "workers": 4},
     "evaluation": {"every": 2},
     "engine": {"dtype": "float32"},
+    "privacy": {"clip": 1.0, "noise": 0.5},
 }
 
 
@@ -61,6 +67,7 @@ def kill_at_random(sites: SiteProcesses, dice: random.Random) -> tuple[int, int]
 def test_sites_killed_fifty_times_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
     undisturbed = undisturbed_sites(tmp_path / "undisturbed", CHAOS, 4)
     with site_processes(tmp_path / "chaos", CHAOS, 4) as chaos:
+        give_simulated_secrets(chaos.plan, tmp_path / "chaos")
         chaos.start()
         killed, struck = kill_at_random(chaos, random.Random(8))
         assert killed + struck >= 50
@@ -71,3 +78,16 @@ def test_sites_killed_fifty_times_end_as_if_nothing_had_happened(tmp_path: Path)
                 found, expected = kind(chaos, name), kind(undisturbed, name)
                 assert found.keys() == expected.keys()
                 assert all(torch.equal(found[key], expected[key]) for key in found)
+        check_records(chaos.folders())
+        for mine, other in zip(chaos.folders(), undisturbed.folders(), strict=True):
+            assert digests(mine) == digests(other)  # so every replay sent what was sent before
+            assert entries(mine, Differs) == []
+        repaired = [each for folder in chaos.folders() for each in entries(folder, Repaired)]
+        assert repaired
+        for folder in chaos.folders():
+            for neighbour in checked(folder).summary.neighbours.values():
+                assert neighbour.sent["message"].unconfirmed == 0
+
+
+def digests(folder: Path) -> list[tuple[int, int, str]]:
+    return [(sent.round, sent.exchange, sent.digest) for sent in entries(folder, Sent)]

@@ -13,10 +13,12 @@ import torch
 
 from netfleet import make_topology, simulate
 from netfleet.cli import main
+from netfleet.privacy.receipts.lines import Membership, Sent
 from netfleet.problems.module import ModuleProblem
 from netfleet.runs.build import build_setting, build_topology
 from netfleet.runs.config import experiment
 from netfleet.sites.operations.status_table import components, invariant
+from support.receipts import check_records, entries
 from support.site_processes import (
     SiteProcesses,
     ask_shortly,
@@ -99,6 +101,14 @@ def test_a_site_that_was_dropped_says_so_and_comes_back(tmp_path: Path) -> None:
         check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
         rounds = [record["round"] for record in sites.history("s3")]
         assert rounds == sorted(set(rounds))
+        check_records(sites.folders())
+        assert changes(sites, "s0") == [("lost", "s3"), ("returned", "s3")]
+        assert changes(sites, "s3") == [("lost", "s0"), ("lost", "s2"), ("rejoined", "s3")]
+
+
+def changes(sites: SiteProcesses, name: str) -> list[tuple[str, str]]:
+    """What a site's record says about its neighbourhood."""
+    return [(change.event, change.site) for change in entries(sites.folder / name, Membership)]
 
 
 def half_a_return(sites: SiteProcesses, accident: Any) -> None:
@@ -181,6 +191,9 @@ def test_a_site_leaves_and_who_hears_of_it_does_not_forget_it(tmp_path: Path, ca
         assert sites.model("s3")["x"].shape == (6,)
         whys = {event["why"] for name in rest for event in sites.events(name, "lost")}
         assert whys == {"has left"}
+        check_records(sites.folders())
+        assert [changes(sites, name) for name in ("s0", "s1", "s3")] == [[("left", "s3")], [], [("left", "s3")]]
+        assert not any(sites.events(name, "unconfirmed") for name in sites.names)
         assert main(["node", str(sites.folder / "s3")]) == 2
         assert "s3 has left the training after round" in capsys.readouterr().err
 
@@ -201,6 +214,10 @@ def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
         names = [*sites.names, "new"]
         assert gap(sites, names) < 1e-12
         assert not any(sites.events(name, "unreachable") for name in names)
+        check_records(sites.folders(*names))
+        assert changes(sites, "new") == [("joined", "new")]
+        assert [changes(sites, name) for name in ("s0", "s2")] == [[("admitted", "new")], []]
+        assert [each.what for each in entries(sites.folder / "s0", Sent) if each.to == ("new",)][:1] == ["model"]
         old, new = quadratics(), quadratics(M + 1)
         A, b = torch.cat([old.A, new.A[M:]]), torch.cat([old.b, new.b[M:]])
         expected = torch.linalg.solve(A.sum(dim=0), (A @ b[..., None]).sum(dim=0))[:, 0]

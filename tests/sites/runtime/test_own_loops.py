@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,18 @@ from safetensors.torch import load_file
 
 from netfleet import ConfigError
 from netfleet.algorithms.build import make_algorithm
+from netfleet.engines.host import Host
 from netfleet.engines.job import Job, Snapshot
 from netfleet.engines.loop import train
 from netfleet.engines.simulator import Simulator
-from netfleet.errors import CheckpointError, FrameError
+from netfleet.errors import CheckpointError, DivergedError, FrameError
 from netfleet.runs import checkpoint
 from netfleet.runs.build import build_topology
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
 from netfleet.sites.runtime import join_leave
 from netfleet.sites.runtime.facts import FACTS_FILE, INITIAL, difference, facts_message, parse_facts, shortened
-from support.site_loops import FACTS, LOOPS, own_loop, train_loops
+from support.site_loops import FACTS, LOOPS, CountingRecorder, own_loop, train_loops
 from support.site_processes import plan_sites
 from support.site_settings import quadratics
 
@@ -74,6 +76,26 @@ def test_a_resumed_loop_has_its_state_again_and_compares_no_initial_values(
     assert isinstance(other[1], ConfigError)
     assert "the checkpoint in" in str(other[1])
     assert "frozen parameters" in str(other[1])
+
+
+class Spoiling(CountingRecorder):
+    """A loop that writes a value that is not finite into its model after round 3."""
+
+    def record(self, snapshot: Snapshot, host: Host) -> None:
+        super().record(snapshot, host)
+        if snapshot.t == 3:
+            snapshot.state.x[0, 0] = float("nan")
+
+
+def test_nothing_that_is_not_finite_is_sent_and_the_saved_state_stays(tmp_path: Path) -> None:
+    plan = plan_sites(tmp_path, TWO, 2)
+    ended = train_loops(tmp_path, plan, lambda i: replace(own_loop(i, FACTS), around=Spoiling))
+    for i in range(2):
+        assert isinstance(ended[i], DivergedError), ended[i]
+        assert "what this site was about to send is not finite in round 3" in str(ended[i])
+        last = saved(tmp_path, i)
+        assert last.t == 3
+        assert all(bool(torch.isfinite(values).all()) for values in last.state)
 
 
 @pytest.mark.parametrize("what", list(FACTS))

@@ -1,9 +1,9 @@
-"""Compiles `chain.cpp` and `residual.cpp` once per machine, when first needed.
+"""Compiles `chain.cpp`, `residual.cpp` and `noise.cpp` once per machine, when first needed.
 
 A library is kept in the cache folder under a hash of the sources and flags.
 
-There is nothing to install and nothing to configure. Without a compiler netfleet computes gradients with PyTorch and
-warns.
+There is nothing to install and nothing to configure. Without a compiler netfleet computes gradients with PyTorch, and
+noise with numpy, and warns.
 """
 
 import ctypes
@@ -22,16 +22,23 @@ from typing import Literal
 from netfleet.data.files import cache_folder
 
 FOLDER = Path(__file__).parent
-Name = Literal["chain", "residual"]
+Name = Literal["chain", "residual", "noise"]
 #: Tried in this order: compilers have different options for "this processor".
 _TARGETS: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]
 _SCALARS = {"float32": "float", "float64": "double"}
-_SCRATCH: dict[Name, list[type]] = {"chain": [ctypes.c_void_p, ctypes.c_int64], "residual": [ctypes.c_void_p]}
+_SCRATCH: dict[Name, list[type]] = {
+    "chain": [ctypes.c_void_p, ctypes.c_int64],
+    "residual": [ctypes.c_void_p],
+    "noise": [],
+}
 _FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC"]
+#: Without it, the square roots of a vector are computed one after the other.
+_OWN_FLAGS: dict[Name, list[str]] = {"noise": ["-fno-math-errno"]}
+_INSTEAD: dict[Name, str] = {"noise": "noise is drawn with numpy"}
 
 
 class NativeWarning(UserWarning):
-    """Gradients are computed by PyTorch because the native library could not be made."""
+    """PyTorch or numpy compute instead of a native library that could not be made."""
 
 
 @functools.cache
@@ -39,7 +46,7 @@ def library(name: Name, dtype: str = "float32") -> ctypes.CDLL | None:
     """A compiled library for a type of number, or None (with one warning) where it cannot be made."""
     compiler = find_compiler()
     if compiler is None:
-        _warn("no C++ compiler was found (install g++ or clang++, or name one in CXX)")
+        _warn(name, "no C++ compiler was found (install g++ or clang++, or name one in CXX)")
         return None
     folder = cache_folder() / "native"
     path = folder / f"{name}-{dtype}-{_fingerprint(compiler)}.so"
@@ -56,7 +63,7 @@ def library(name: Name, dtype: str = "float32") -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError) as error:
         lines = str(error).splitlines() or [""]
         reason = next((line for line in lines if "error" in line.lower()), lines[0])
-        _warn(f"{name}.cpp could not be compiled and loaded: {reason}")
+        _warn(name, f"{name}.cpp could not be compiled and loaded: {reason}")
         return None
 
 
@@ -74,7 +81,16 @@ def compile_to(path: Path, compiler: str, name: Name, scalar: str) -> None:
         made = Path(folder) / path.name
         for target in _TARGETS:
             source = str(FOLDER / f"{name}.cpp")
-            command = [compiler, *_FLAGS, *target, f"-DSCALAR={scalar}", source, "-o", str(made)]
+            command = [
+                compiler,
+                *_FLAGS,
+                *_OWN_FLAGS.get(name, []),
+                *target,
+                f"-DSCALAR={scalar}",
+                source,
+                "-o",
+                str(made),
+            ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             if done.returncode == 0:
                 os.replace(made, path)
@@ -89,7 +105,7 @@ def _fingerprint(compiler: str) -> str:
     sources = [
         path.read_text(encoding="utf-8") for suffix in ("cpp", "h") for path in sorted(FOLDER.glob(f"*.{suffix}"))
     ]
-    parts = [*sources, identity, " ".join(_FLAGS), platform.machine(), _processor()]
+    parts = [*sources, identity, repr((_FLAGS, _OWN_FLAGS)), platform.machine(), _processor()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -101,5 +117,6 @@ def _processor() -> str:
     return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
 
 
-def _warn(reason: str) -> None:
-    warnings.warn(f"gradients are computed by PyTorch, which is slower: {reason}", NativeWarning, stacklevel=3)
+def _warn(name: Name, reason: str) -> None:
+    instead = _INSTEAD.get(name, "gradients are computed by PyTorch")
+    warnings.warn(f"{instead}, which is slower: {reason}", NativeWarning, stacklevel=3)

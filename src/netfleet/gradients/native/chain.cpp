@@ -42,6 +42,7 @@ struct Job {
     Head head;
     const i64* rows;     // the samples of all tasks, one task after the other
     const T* weights;    // of the samples in the loss, or null for 1 / (samples of the task)
+    const T* clip;       // null, or the largest norm that a sample's gradient keeps; the clipped gradients are summed
     T* gradient;         // [tasks][d], or null if only values are wanted
     T* value;            // [tasks] the weighted sum of the losses
     i64* correct;        // [tasks] how many answers are right
@@ -316,6 +317,8 @@ struct Memory {
     T* backward[DEPTH];    // weights [output][kernel row][stride]
     T* dweights[DEPTH];    // their gradient
     T* dbias[DEPTH];
+    T* own_dweights[DEPTH];  // that of one sample, before it is clipped
+    T* own_dbias[DEPTH];
     T *lines, *hit_value;
     int32_t* hit_at;
 
@@ -334,6 +337,8 @@ struct Memory {
             backward[n] = arena.take<T>(l.cout * kernel);
             dweights[n] = arena.take<T>(l.cout * kernel);
             dbias[n] = arena.take<T>(l.cout);
+            own_dweights[n] = arena.take<T>(l.cout * kernel);
+            own_dbias[n] = arena.take<T>(l.cout);
             const i64 needed = l.pool * l.pool * l.columns() * channels;
             line = needed > line ? needed : line;
             hits = l.cells() > hits ? l.cells() : hits;
@@ -433,7 +438,7 @@ struct Chain {
     }
 
     // From the gradient of layer n's output to those of its kernel and, but for the first layer, its input.
-    APART void convolve_back(i64 n, i64 b) {
+    APART void convolve_back(i64 n, i64 b, T* dweights, T* dbias) {
         const Layer& l = job.layers[n];
         const i64 channels = up(l.cout, N), stride = up(l.span(), N), rows = l.rows(), columns = l.columns();
         const int32_t down = static_cast<int32_t>(l.row() * l.pool * l.stride);
@@ -462,10 +467,10 @@ struct Chain {
                     count += where != DEAD;
                 }
             }
-            at.dbias[n][o] += total(value, count);
+            dbias[o] += total(value, count);
             const Hits hits = {count, value, patch};
             const i64 kernel = o * l.kernel_h * stride;
-            channel(l, hits, in, at.dweights[n] + kernel, din, at.backward[n] + kernel, stride);
+            channel(l, hits, in, dweights + kernel, din, at.backward[n] + kernel, stride);
         }
     }
 
@@ -477,17 +482,27 @@ struct Chain {
         for (i64 i = 0; l.relu && i < count * l.cout; i++) out[i] = out[i] <= 0 ? T(0) : out[i];
     }
 
-    void linear_back(i64 n, i64 count, T* gradient, bool add) {
+    void relu_back(i64 n, i64 count) {
         const Layer& l = job.layers[n];
         T* dout = at.grad[n + 1];
         for (i64 i = 0; l.relu && i < count * l.cout; i++) dout[i] = at.act[n + 1][i] <= 0 ? T(0) : dout[i];
+    }
+
+    void linear_weights(i64 n, i64 count, T* gradient, bool add) {
+        const Layer& l = job.layers[n];
+        const T* dout = at.grad[n + 1];
         outer(l.cout, l.cin, count, dout, l.cout, 1, Anywhere{at.rows[n]}, gradient + l.weight, l.cin, add);
         for (i64 o = 0; l.bias >= 0 && o < l.cout; o++) {
             T s = add ? gradient[l.bias + o] : T(0);
             for (i64 b = 0; b < count; b++) s += dout[b * l.cout + o];
             gradient[l.bias + o] = s;
         }
-        if (n > 0) outer(count, l.cin, l.cout, dout, 1, l.cout, Even{x + l.weight, l.cin}, at.grad[n], l.cin, false);
+    }
+
+    void linear_inputs(i64 n, i64 count) {
+        const Layer& l = job.layers[n];
+        const Even weights = {x + l.weight, l.cin};
+        if (n > 0) outer(count, l.cin, l.cout, at.grad[n + 1], 1, l.cout, weights, at.grad[n], l.cin, false);
     }
 
     APART void loss(const i64* rows, const T* weights, T even, i64 count, Result& result) {
@@ -509,9 +524,73 @@ struct Chain {
 
     void backward(i64 count, T* gradient, bool add) {
         i64 n = job.depth - 1;
-        for (; n >= 0 && !job.layers[n].convolves(); n--) linear_back(n, count, gradient, add);
+        for (; n >= 0 && !job.layers[n].convolves(); n--) {
+            relu_back(n, count);
+            linear_weights(n, count, gradient, add);
+            linear_inputs(n, count);
+        }
         for (i64 b = 0; b < count && n >= 0; b++)
-            for (i64 l = n; l >= 0; l--) convolve_back(l, b);
+            for (i64 l = n; l >= 0; l--) convolve_back(l, b, at.dweights[l], at.dbias[l]);
+    }
+
+    // The same with every sample's gradient clipped. That of a linear layer is an outer product, whose norm is the
+    // product of norms, so it is not made for one sample; that of a kernel is, in memory that all samples share.
+    void clipped_backward(i64 count, T* gradient, bool add) {
+        double square[BLOCK] = {};  // of the norm over all layers
+        T factor[BLOCK];
+        i64 last = job.depth - 1;  // becomes the last convolution
+        for (; last >= 0 && !job.layers[last].convolves(); last--) {
+            relu_back(last, count);
+            linear_squares(last, count, square);
+            linear_inputs(last, count);
+        }
+        for (i64 b = 0; b < count; b++) {
+            for (i64 n = last; n >= 0; n--) square[b] += kernel_square(n, b);
+            factor[b] = clip_factor(std::sqrt(square[b]));
+            for (i64 n = last; n >= 0; n--) add_kernel(n, factor[b]);
+        }
+        for (i64 n = job.depth - 1; n > last; n--) {
+            const i64 width = job.layers[n].cout;
+            for (i64 b = 0; b < count; b++)
+                for (i64 o = 0; o < width; o++) at.grad[n + 1][b * width + o] *= factor[b];
+            linear_weights(n, count, gradient, add);
+        }
+    }
+
+    // A gradient that is not finite must be seen: clipping would turn an infinite one into zeros.
+    T clip_factor(double norm) const {
+        if (!std::isfinite(norm)) return std::numeric_limits<T>::quiet_NaN();
+        return norm > *job.clip ? static_cast<T>(*job.clip / norm) : T(1);
+    }
+
+    // Adds each sample's ‖δ‖²‖a‖², and ‖δ‖² for the bias.
+    void linear_squares(i64 n, i64 count, double* square) const {
+        const Layer& l = job.layers[n];
+        for (i64 b = 0; b < count; b++) {
+            const double delta = squares(at.grad[n + 1] + b * l.cout, l.cout), input = squares(at.rows[n][b], l.cin);
+            square[b] += delta * (input + (l.bias >= 0));
+        }
+    }
+
+    // A sample's gradient of a convolution, into memory of its own, and its squared norm.
+    double kernel_square(i64 n, i64 b) {
+        const Layer& l = job.layers[n];
+        const i64 stride = up(l.span(), N), rows = l.cout * l.kernel_h;
+        T *dweights = at.own_dweights[n], *dbias = at.own_dbias[n];
+        std::memset(dweights, 0, sizeof(T) * rows * stride);
+        std::memset(dbias, 0, sizeof(T) * l.cout);
+        convolve_back(n, b, dweights, dbias);
+        double square = l.bias >= 0 ? squares(dbias, l.cout) : T(0);
+        for (i64 r = 0; r < rows; r++) square += squares(dweights + r * stride, l.span());
+        return square;
+    }
+
+    void add_kernel(i64 n, T factor) {
+        const Layer& l = job.layers[n];
+        const i64 size = l.cout * l.kernel_h * up(l.span(), N);
+        for (i64 i = 0; i < size; i += N)
+            store(at.dweights[n] + i, load(at.dweights[n] + i) + all(factor) * load(at.own_dweights[n] + i));
+        for (i64 o = 0; o < l.cout; o++) at.dbias[n][o] += factor * at.own_dbias[n][o];
     }
 
     // Bring the kernels' gradients back into torch's order.
@@ -533,15 +612,16 @@ struct Chain {
     void task(i64 i) {
         const i64 from = job.offset[i], to = job.offset[i + 1];
         T* gradient = job.gradient ? job.gradient + i * job.d : nullptr;
-        const T even = T(1) / T(to - from);
+        const T even = job.clip ? T(1) : T(1) / T(to - from);
         Result result;
         prepare(job.x + job.model[i] * job.d);
         for (i64 b = from; b < to; b += BLOCK) {
             const i64 count = least(BLOCK, to - b);
             forward(job.rows + b, count);
             loss(job.rows + b, job.weights ? job.weights + b : nullptr, even, count, result);
-            if (gradient) backward(count, gradient, b > from);
+            if (gradient) job.clip ? clipped_backward(count, gradient, b > from) : backward(count, gradient, b > from);
         }
+        if (gradient && from == to) std::memset(gradient, 0, sizeof(T) * job.d);
         if (gradient) finish(gradient);
         job.value[i] = result.value;
         job.correct[i] = result.correct;

@@ -12,7 +12,7 @@ from netfleet.compute.arena import Arena
 from netfleet.compute.threads import ThreadPool
 from netfleet.gradients.native.heads import NUMBERS, answers
 from netfleet.gradients.native.layers import Layer
-from netfleet.gradients.paths import Head, PathInputs, Sample, WeightedRows
+from netfleet.gradients.paths import Head, PathInputs, Sample, Step, WeightedRows
 from netfleet.gradients.samples import DeviceSamples
 
 ALIGNMENT = 64
@@ -21,7 +21,9 @@ ALIGNMENT = 64
 class _Job(ctypes.Structure):
     """`Job` of chain.cpp: the same fields in the same order, each a number or an address (0: none) of 64 bits."""
 
-    _numbers = "layers depth tasks model offset x d data size loss targets rows weights gradient value correct next"
+    _numbers = (
+        "layers depth tasks model offset x d data size loss targets rows weights clip gradient value correct next"
+    )
     _fields_ = tuple((name, ctypes.c_int64) for name in _numbers.split())
 
 
@@ -57,13 +59,17 @@ class Chain:
         value, _ = self._run(self._train, x, model, offsets, rows, weights=weights, gradient=gradient)
         return value, gradient
 
+    def clipped(self, x: Tensor, rows: Sequence[Tensor], clip: float, step: Step | None = None) -> Tensor:
+        out, bound = self._arena.empty_like(x), torch.tensor([clip], dtype=x.dtype)
+        self._run(self._train, x, torch.arange(len(x)), ends(rows), torch.cat(tuple(rows)), clip=bound, gradient=out)
+        return out
+
     def scores(self, x: Tensor, chunks: Sequence[Sequence[Tensor]], buffers: Tensor | None) -> tuple[Tensor, Tensor]:
         shape, every = (len(x), len(chunks[0])), [chunk for own in chunks for chunk in own]
         model = torch.arange(shape[0]).repeat_interleave(shape[1])
-        lengths = torch.tensor([len(chunk) for chunk in every])
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+        offsets = ends(every)
         value, correct = self._run(self._test, x, model, offsets, torch.cat(every))
-        return (value.double() * lengths).view(shape), (correct.double() / self._answers).view(shape)
+        return (value.double() * offsets.diff()).view(shape), (correct.double() / self._answers).view(shape)
 
     def _run(
         self,
@@ -73,13 +79,14 @@ class Chain:
         offsets: Tensor,
         rows: Tensor,
         weights: Tensor | None = None,
+        clip: Tensor | None = None,
         gradient: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The loss (weighted, or the mean) and the number of right answers of every task, and the gradients."""
         x, rows, tasks, counter = x.contiguous(), rows.contiguous(), model.numel(), ctypes.c_int64(0)
         value, correct = torch.empty(tasks, dtype=x.dtype), torch.empty(tasks, dtype=torch.int64)
         models = self._layers, len(self._layers), tasks, model, offsets, x, x.shape[-1]
-        samples = data.storage, data.size, self._loss, data.labels, rows, weights
+        samples = data.storage, data.size, self._loss, data.labels, rows, weights, clip
         fields = *models, *samples, gradient, value, correct, ctypes.addressof(counter)
         job = _Job(*(v.data_ptr() if isinstance(v, Tensor) else v or 0 for v in fields))
 
@@ -92,3 +99,8 @@ class Chain:
 def even(models: int, batch: int) -> tuple[Tensor, Tensor]:
     """Which model each task is for and where its rows begin, when every task is one mini-batch."""
     return torch.arange(models), torch.arange(models + 1) * batch
+
+
+def ends(rows: Sequence[Tensor]) -> Tensor:
+    """Where each task's rows begin, and where the last's end."""
+    return torch.tensor([0, *map(len, rows)]).cumsum(0)

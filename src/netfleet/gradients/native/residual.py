@@ -10,7 +10,7 @@ from torch import Tensor
 from netfleet.compute.threads import ThreadPool
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.native.blocks import Network
-from netfleet.gradients.native.chain import ALIGNMENT, even
+from netfleet.gradients.native.chain import ALIGNMENT, ends, even
 from netfleet.gradients.native.heads import NUMBERS, answers
 from netfleet.gradients.paths import Head, PathInputs, Sample, WeightedRows
 from netfleet.gradients.samples import DeviceSamples
@@ -56,7 +56,7 @@ class Residual(Looped):
             present = [i for i, group in enumerate(groups) if j < len(group)]
             rows, weights = zip(*(groups[i][j] for i in present), strict=True)
             gradient = self._arena.empty(sums, len(present))
-            model, offsets = torch.zeros(len(present), dtype=torch.int64), _ends(rows)
+            model, offsets = torch.zeros(len(present), dtype=torch.int64), ends(rows)
             value, _ = self._run(self._train, x, model, offsets, torch.cat(rows), torch.cat(weights), gradient)
             values[present] += value
             for i, row in zip(present, gradient, strict=True):
@@ -67,7 +67,7 @@ class Residual(Looped):
         if buffers is None and self._network.couples_samples:
             return super().scores(x, chunks, buffers)
         shape, every = (len(x), len(chunks[0])), [chunk for own in chunks for chunk in own]
-        model, offsets = torch.arange(shape[0]).repeat_interleave(shape[1]), _ends(every)
+        model, offsets = torch.arange(shape[0]).repeat_interleave(shape[1]), ends(every)
         value, correct = self._run(self._test, x, model, offsets, torch.cat(every), buffers=buffers, training=False)
         return (value.double() * offsets.diff()).view(shape), (correct.double() / self._answers).view(shape)
 
@@ -113,8 +113,3 @@ class Residual(Looped):
         if len(self._scratch[slot]) < size:
             self._scratch[slot] = self._arena.empty(self._scratch[slot], size)
         return self._scratch[slot]
-
-
-def _ends(rows: Sequence[Tensor]) -> Tensor:
-    """Where each task's rows begin, and where the last's end."""
-    return torch.tensor([0, *map(len, rows)]).cumsum(0)

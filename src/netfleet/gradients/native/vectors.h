@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 namespace {
@@ -62,6 +63,15 @@ inline T total(const T* values, i64 count) {
     for (; i + N <= count; i += N) s += load(values + i);
     T t = sum(s);
     for (; i < count; i++) t += values[i];
+    return t;
+}
+// Σ v²
+inline T squares(const T* values, i64 count) {
+    Vec s = {};
+    i64 i = 0;
+    for (; i + N <= count; i += N) s += load(values + i) * load(values + i);
+    T t = sum(s);
+    for (; i < count; i++) t += values[i] * values[i];
     return t;
 }
 inline i64 up(i64 n, i64 multiple) { return (n + multiple - 1) / multiple * multiple; }

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from netfleet.errors import CertificateError, FrameError, TransportError
 from netfleet.sites.network import wire
+from netfleet.sites.network.receipt_format import unpack_note
+from netfleet.sites.network.receipts import WHAT, Receipts
 from netfleet.sites.network.transport import Busy, Contact, Refused, Transport
 from netfleet.sites.network.wire import Assembly, Expected, Frame, Kind
 from netfleet.sites.planning.folders import Site
@@ -22,7 +24,7 @@ DEADLINE = 30.0
 #: Pauses between attempts grow from the first to the second, in seconds.
 PAUSES = (0.05, 1.0)
 #: What a neighbour may answer instead of a message.
-_INSTEAD = (Kind.WAIT, Kind.DROPPED, Kind.LEFT, Kind.DONE, Kind.JOINED)
+_INSTEAD = (Kind.WAIT, Kind.DROPPED, Kind.LEFT, Kind.DONE, Kind.JOINED, Kind.NOTED)
 
 
 class Silence(TransportError):
@@ -48,8 +50,8 @@ class Wanted(NamedTuple):
 class Client:
     """A site's requests to its neighbours."""
 
-    def __init__(self, site: Site, transport: Transport, refused: Refused) -> None:
-        self._site, self._transport, self._refused = site, transport, refused
+    def __init__(self, site: Site, transport: Transport, refused: Refused, receipts: Receipts) -> None:
+        self._site, self._transport, self._refused, self._receipts = site, transport, refused, receipts
         self._run = bytes.fromhex(site.run)
 
     async def pull(
@@ -62,12 +64,11 @@ class Client:
         neighbour no longer has (JOIN).
         """
         pauses, failing = _pauses(), None
-        t, call = wanted.expected.t, wanted.expected.call
+        t = wanted.expected.t
         while not wanted.given_up():
             begun = time.monotonic()
-            request = Frame(kind, self._run, self._site.number, t, call, body=wire.pack_rounds(rounds))
             try:
-                answer = await self._attempt(contact, request, wanted)
+                answer = await self._attempt(contact, kind, wanted, rounds)
                 pauses, failing = _pauses(), None
                 if answer.kind != Kind.WAIT:
                     contact.waiting = ""
@@ -102,38 +103,57 @@ class Client:
         with suppress(TransportError):
             await self._ask(contact, Kind.PULL, t)
 
+    async def give_receipts(self, contact: Contact) -> None:
+        """Give a neighbour the receipts for its last messages, without asking for more."""
+        await self._ask(contact, Kind.RECEIPTS, contact.t)
+
     async def join(self, contact: Contact) -> Answer:
         """Ask a neighbour once for a link: JOINED and its first round, or what it answers instead."""
         return await self._ask(contact, Kind.JOIN, -1)
 
     async def model(self, contact: Contact, wanted: Wanted) -> Answer:
         """Ask a neighbour once for its model."""
-        return await self._attempt(contact, Frame(Kind.MODEL, self._run, self._site.number, wanted.expected.t), wanted)
+        return await self._attempt(contact, Kind.MODEL, wanted)
 
     async def _ask(self, contact: Contact, kind: Kind, t: int) -> Answer:
         """A request that no message answers."""
-        wanted = Wanted(Expected(self._run, contact.neighbour.number, t, 0, "", 0))
-        return await self._attempt(contact, Frame(kind, self._run, self._site.number, t), wanted)
+        return await self._attempt(contact, kind, Wanted(Expected(self._run, contact.neighbour.number, t, 0, "", 0)))
 
-    async def _attempt(self, contact: Contact, request: Frame, wanted: Wanted) -> Answer:
-        assembly = Assembly(wanted.expected, wanted.into)
-        async with aclosing(_in_time(self._transport.pull(contact.neighbour, request.encode()))) as answers:
+    def _request(self, contact: Contact, kind: Kind, expected: Expected, rounds: Sequence[int]) -> bytes:
+        body = b""
+        if kind in (Kind.PULL, Kind.RECEIPTS):
+            body = wire.pack_request(rounds, self._receipts.to_give(contact.neighbour.name))
+        return Frame(kind, self._run, self._site.number, expected.t, expected.call, body=body).encode()
+
+    async def _attempt(self, contact: Contact, kind: Kind, wanted: Wanted, rounds: Sequence[int] = ()) -> Answer:
+        assembly, note = Assembly(wanted.expected, wanted.into), None
+        request = self._request(contact, kind, wanted.expected, rounds)
+        async with aclosing(_in_time(self._transport.pull(contact.neighbour, request))) as answers:
             async for data in answers:
                 contact.received += len(data)
                 frame = wire.decode(data)
                 if frame.kind in _INSTEAD:
+                    return self._instead(contact, frame, wanted.expected)
+                if frame.kind == Kind.NOTE and note is None:
                     wire.check_origin(frame, self._run, contact.neighbour.number)
-                    if frame.kind == Kind.WAIT and frame.t > (t := wanted.expected.t) + 1:
-                        raise FrameError(f"says that it is in round {frame.t}, but has nothing for round {t}")
-                    contact.note_round(frame.t)
-                    return Answer(frame.kind, frame.t)
+                    note = unpack_note(frame.body)
+                    continue
                 assembly.feed(frame)
         if not assembly.complete:
             raise FrameError("a truncated message: the stream ended before its last byte")
         if not await asyncio.to_thread(_is_finite, wanted):
             raise FrameError("a message with a number that is not finite (NaN or infinity)")
+        arrived = wanted.expected, wanted.into, note
+        await asyncio.to_thread(self._receipts.received, contact.neighbour.name, WHAT[kind], *arrived)
         contact.note_round(wanted.expected.t)
         return Answer(Kind.CHUNK, wanted.expected.t)
+
+    def _instead(self, contact: Contact, frame: Frame, expected: Expected) -> Answer:
+        wire.check_origin(frame, self._run, contact.neighbour.number)
+        if frame.kind == Kind.WAIT and frame.t > expected.t + 1:
+            raise FrameError(f"says that it is in round {frame.t}, but has nothing for round {expected.t}")
+        contact.note_round(frame.t)
+        return Answer(frame.kind, frame.t)
 
 
 async def _in_time(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -56,6 +56,12 @@ class LoopThread:
                     if future.done():  # meanwhile, or its own timeout
                         return future.result()
                     meanwhile()
+        except BaseExceptionGroup as group:  # of a task group; what comes after the first is its consequence
+            raise _first(group) from None
         except BaseException:
             future.cancel()
             raise
+
+
+def _first(error: BaseException) -> BaseException:
+    return _first(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -5,9 +5,11 @@ keeps the messages of two rounds, and those of the last finished one on disk bes
 killed at any moment: when it resumes it asks again for what it lost, and computes the same.
 """
 
+import functools
+import hashlib
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,11 +20,17 @@ from netfleet.engines.host import Tag
 _PREFIX = "sent/"
 
 
-class Message(NamedTuple):
+@dataclass(frozen=True)
+class Message:
     """The bytes of a message, and their description."""
 
     words: str
     data: Tensor  # [bytes], uint8, in the memory of the host
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal."""
+        return hashlib.sha256(self.data.numpy().data).hexdigest()
 
 
 class Outbox:
@@ -34,12 +42,15 @@ class Outbox:
         self._listeners: list[Callable[[], None]] = []
         self.t = -1  # the round that this site is in
 
-    def post(self, tag: Tag, words: str, data: Tensor) -> None:
+    def copy(self, words: str, data: Tensor) -> Message:
+        """A message that can be posted; the data may change afterwards."""
+        return Message(words, self._memory.copy(data))
+
+    def post(self, tag: Tag, message: Message) -> None:
         """Serve a message from now on, and delete those of rounds that nobody can ask for any more."""
-        kept = self._memory.copy(data)
         with self._lock:
             self.t = max(self.t, tag.t)
-            self._messages[tag] = Message(words, kept)
+            self._messages[tag] = message
             for old in [known for known in self._messages if known.t < tag.t - 1]:
                 del self._messages[old]
         self.notify()

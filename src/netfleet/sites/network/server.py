@@ -1,24 +1,29 @@
 """Answers neighbours that ask for this site's messages, and the operator who asks for its status."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 from netfleet.engines.host import Tag
-from netfleet.errors import CertificateError, FrameError
+from netfleet.errors import CertificateError, FrameError, StorageError
+from netfleet.privacy.receipts.state import Key
 from netfleet.sites.network import wire
 from netfleet.sites.network.loop_thread import in_thread
 from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.rate_limit import RateLimit, Served
+from netfleet.sites.network.receipt_format import pack_note, unpack_receipts
+from netfleet.sites.network.receipts import WHAT, Receipts
 from netfleet.sites.network.transport import Busy, Caller, Contact, Refused
 from netfleet.sites.network.wire import Frame, Kind
 from netfleet.sites.planning.certificates import OPERATOR
-from netfleet.sites.planning.folders import Site
+from netfleet.sites.planning.folders import Neighbour, Site
 from netfleet.sites.policy.peers import Peers
 
 #: Seconds for which a request waits for a message that is not there yet.
 HOLD = 20.0
+_REQUESTS = tuple(kind.name for kind in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS, Kind.RECEIPTS))
 
 
 class Members(Protocol):
@@ -52,6 +57,7 @@ class SiteServer:
         outbox: Outbox,
         members: Members,
         refused: Refused,
+        receipts: Receipts,
         model: Callable[[], Message],
         status: Callable[[str], bytes],
         limit: RateLimit | None = None,
@@ -63,7 +69,7 @@ class SiteServer:
         """
         self._peers = peers
         self._site, self._outbox, self._members, self._refused = site, outbox, members, refused
-        self._model, self._status, self._facts = model, status, facts
+        self._receipts, self._model, self._status, self._facts = receipts, model, status, facts
         self._run = bytes.fromhex(site.run)
         self.limit = limit or RateLimit()
         self._news = asyncio.Condition()
@@ -80,8 +86,8 @@ class SiteServer:
 
     async def pull(self, caller: Caller, read: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:
         with self._serving(caller) as served:
-            frame, contact = self._accepted(await read(), caller.name)
-            answers = await self._answers(frame, contact.neighbour.number)
+            frame, contact = await self._accepted(await read(), caller.name)
+            answers = await self._answers(frame, contact.neighbour)
             self._check_certificate(caller)  # again: the answer may have taken long, and the sender be revoked by now
             for answer in answers:
                 data = answer.encode()
@@ -93,17 +99,20 @@ class SiteServer:
             if frame.kind == Kind.FACTS:
                 self._members.note_compared(contact.neighbour.number)
 
-    def _accepted(self, request: bytes, name: str) -> tuple[Frame, Contact]:
+    async def _accepted(self, request: bytes, name: str) -> tuple[Frame, Contact]:
         """A request that may be answered, and its sender."""
         contact = self._members.find_neighbour(name)
         if contact is None:
             raise FrameError("its certificate is good, but it is not a neighbour")
         frame, j = wire.decode(request), contact.neighbour.number
         wire.check_origin(frame, self._run, j)
-        if frame.kind not in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS):
-            raise FrameError(f"a request {frame.kind.name} where PULL, JOIN, MODEL or FACTS was expected")
+        if frame.kind.name not in _REQUESTS:
+            raise FrameError(f"a request {frame.kind.name} where one of {', '.join(_REQUESTS)} was expected")
+        if frame.kind in (Kind.PULL, Kind.RECEIPTS):
+            rounds, receipts = wire.unpack_request(frame.body)
+            if receipts:
+                await in_thread(self._receipts.take, name, unpack_receipts(receipts))
         if frame.kind == Kind.PULL:
-            rounds = wire.unpack_rounds(frame.body)
             if self._members.answer_instead(j, frame) is None:
                 self._check_round(frame, self._members.first_round(j))
             self._members.note_rounds(j, frame.t, rounds)
@@ -117,29 +126,49 @@ class SiteServer:
                 f"one round apart. A site that lost its disk can come back with netfleet node DIR --rejoin"
             )
 
-    async def _answers(self, frame: Frame, j: int) -> Iterable[Frame]:
+    async def _answers(self, frame: Frame, to: Neighbour) -> Iterable[Frame]:
         """The message that was asked for, or what to answer instead; waits until there is either."""
+        if frame.kind == Kind.RECEIPTS:
+            return [Frame(Kind.NOTED, self._run, self._site.number, self._outbox.t)]
         if frame.kind == Kind.JOIN:
-            return [await in_thread(self._members.add_link, j)]
+            return [await in_thread(self._members.add_link, to.number)]
         if frame.kind == Kind.MODEL:
-            return self._frames(frame, await in_thread(self._model))
+            self._check_first(frame, self._members.first_round(to.number))
+            return await self._frames(frame, to, await in_thread(self._model))
         if frame.kind == Kind.FACTS:
+            self._check_first(frame, -1)
             if self._facts is None:
                 raise FrameError("this site has no loop of its own, and no facts to compare")
-            return self._frames(frame, self._facts)
+            return await self._frames(frame, to, self._facts)
+        found = await self._next(frame, to.number)
+        return await self._frames(frame, to, found) if isinstance(found, Message) else [found]
+
+    async def _next(self, frame: Frame, j: int) -> Message | Frame:
+        """The message of a round as soon as it is there, or what to answer instead."""
         try:
             async with asyncio.timeout(HOLD), self._news:
                 while (instead := self._members.answer_instead(j, frame)) is None:
                     if (message := self._outbox.get(Tag(frame.t, frame.call))) is not None:
-                        return self._frames(frame, message)
+                        return message
                     await self._news.wait()
-                return [instead]
+                return instead
         except TimeoutError:
-            return [Frame(Kind.WAIT, self._run, self._site.number, self._outbox.t)]
+            return Frame(Kind.WAIT, self._run, self._site.number, self._outbox.t)
 
-    def _frames(self, request: Frame, answer: Message) -> Iterator[Frame]:
-        data = answer.data.numpy().data
-        return wire.message(self._run, self._site.number, request.t, request.call, answer.words, data)
+    def _check_first(self, frame: Frame, first: int) -> None:
+        """Whoever names any round would get a line of its own in the record for each."""
+        if (frame.t, frame.call) != (first, 0):
+            raise FrameError(
+                f"a request {frame.kind.name} for round {frame.t}; expected {first}, the first of the link"
+            )
+
+    async def _frames(self, request: Frame, to: Neighbour, answer: Message) -> Iterator[Frame]:
+        """The frames of a message, once it is on record."""
+        key = Key(WHAT[request.kind], request.t, request.call)
+        note = await in_thread(self._receipts.offer, to.name, key, answer)
+        about, data = (self._run, self._site.number, request.t, request.call), answer.data.numpy().data
+        first = [] if note is None else [Frame(Kind.NOTE, *about, body=pack_note(note))]
+        return itertools.chain(first, wire.message(*about, answer.words, data))
 
     async def status(self, caller: Caller) -> bytes:
         with self._serving(caller):
@@ -158,6 +187,9 @@ class SiteServer:
         except (Busy, FrameError, CertificateError) as error:
             self._refused(str(caller), str(error))
             raise
+        except StorageError as error:
+            self._refused(str(caller), f"not answered: {error}")
+            raise Busy("cannot write to its disk, so it answers nothing that it would have to record") from None
 
     def _check_certificate(self, caller: Caller) -> None:
         """Raise if a known sender shows a certificate that does not count; others get nothing anyway."""

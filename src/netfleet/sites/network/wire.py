@@ -16,8 +16,9 @@ A frame is a header of fixed size, then its body:
 | 4 | length | bytes of the body |
 | 4 | check | CRC-32 of all other bytes |
 
-A message is one `HEAD`, whose body says what its bytes are ("float32[10330] float32[10330]"), then `CHUNK`s in their
-order. TLS keeps others from changing bytes; the checksum finds what a faulty memory or disk did.
+A message is a `NOTE` from its sender's record (`receipt_format.py`), one `HEAD`, whose body says what its bytes are
+("float32[10330] float32[10330]"), then `CHUNK`s in their order. TLS keeps others from changing bytes; the checksum
+finds what a faulty memory or disk did.
 """
 
 import struct
@@ -32,7 +33,7 @@ try:  # the same CRC-32, some times faster
 except ImportError:
     from zlib import crc32
 
-MAGIC, VERSION = b"NTFL", 1
+MAGIC, VERSION = b"NTFL", 2
 #: The largest body of a frame, and the longest description of a message.
 CHUNK, WORDS = 1 << 20, 1 << 10
 #: The most sites that a list of rounds has.
@@ -45,7 +46,7 @@ HEADER_SIZE = _HEADER.size + _CHECK.size
 class Kind(IntEnum):
     """What a frame says."""
 
-    PULL = 1  # give me your message (t, call); the body has the rounds that I know of all sites
+    PULL = 1  # give me your message (t, call); the body has the rounds that I know of all sites, and my receipts
     HEAD = 2  # here is one: what it is
     CHUNK = 3  # some of its bytes
     WAIT = 4  # not there yet; I am in round t
@@ -56,6 +57,9 @@ class Kind(IntEnum):
     DONE = 9  # the training ended before round t
     MODEL = 10  # give me your model
     FACTS = 11  # say what you train (where sites have loops of their own)
+    NOTE = 12  # the message that follows is in my record: the hash of that line, and my signature
+    RECEIPTS = 13  # here are my receipts for your last messages; I ask for nothing
+    NOTED = 14  # I have them
 
 
 class Frame(NamedTuple):
@@ -106,16 +110,20 @@ def message(run: bytes, sender: int, t: int, call: int, words: str, data: bytes 
         yield Frame(Kind.CHUNK, run, sender, t, call, start, len(view), view[start : start + CHUNK])
 
 
-def pack_rounds(rounds: Sequence[int]) -> bytes:
-    """The rounds of all sites, by number, as the body of a frame."""
-    return struct.pack(f"!{len(rounds)}q", *rounds)
+def pack_request(rounds: Sequence[int], receipts: bytes = b"") -> bytes:
+    """The body of a request: how many rounds, the rounds of all sites by number, then receipts."""
+    return struct.pack(f"!I{len(rounds)}q", len(rounds), *rounds) + receipts
 
 
-def unpack_rounds(body: bytes | memoryview) -> tuple[int, ...]:
-    """The rounds of all sites that a frame's body has."""
-    if len(body) % 8 or len(body) > 8 * SITES:
-        raise FrameError(f"a list of rounds of {len(body)} bytes; expected 8 for each of at most {SITES} sites")
-    return struct.unpack(f"!{len(body) // 8}q", body)
+def unpack_request(body: bytes | memoryview) -> tuple[tuple[int, ...], bytes]:
+    """The rounds of all sites and the receipts that a request's body has."""
+    count = int.from_bytes(body[:4], "big")
+    end = 4 + 8 * count
+    if count > SITES or len(body) < end:
+        raise FrameError(
+            f"a request of {len(body)} bytes for {count} rounds; expected 8 bytes for each of at most {SITES} sites"
+        )
+    return struct.unpack(f"!{count}q", body[4:end]), bytes(body[end:])
 
 
 class Expected(NamedTuple):

@@ -76,7 +76,7 @@ def run_node(
         if metrics is not None:
             from netfleet.sites.operations.prometheus import expose
 
-            expose(runner.status.status, log, metrics)
+            expose(runner.status.status, log, metrics, runner.note_metrics)
         joins = not site.planned and not checkpoint.exists(folder / RUN_FOLDER)  # a training that others have begun
         return _run(runner, rejoin or joins, watch.terminal)
 

@@ -54,11 +54,17 @@ class Collector:
         yield refused
 
 
-def expose(status: Callable[[], SiteStatus], log: Log, address: str) -> None:
-    """Serve the numbers over HTTP to everyone who can reach the address; they are not secret."""
+def expose(
+    status: Callable[[], SiteStatus], log: Log, address: str, record: Callable[[str], object] = lambda address: None
+) -> None:
+    """Serve the numbers over HTTP to everyone who can reach the address; they are not secret.
+
+    `record` is called with the address first.
+    """
     host, port = parse_address(address, "--metrics")
     registry = CollectorRegistry()
     registry.register(Collector(status, log))
+    record(address)
     try:
         start_http_server(port, host, registry)
     except OSError as error:

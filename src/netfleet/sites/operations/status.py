@@ -20,6 +20,8 @@ from netfleet.sites.policy.settings import ShowRules
 
 #: Sums in a sketch, and seconds for an answer.
 SUMS, TIMEOUT = 64, 5.0
+#: Values of an evaluation that do not depend on the data.
+_COUNTERS = ("round", "eta", "bytes", "samples", "seconds", "epsilon")
 _T = TypeVar("_T")
 
 
@@ -72,16 +74,26 @@ class SiteStatus:
     def for_neighbour(self, name: str, show: ShowRules) -> "SiteStatus":
         """What a neighbour may see: of the links its own, and no sketch."""
         own = tuple(link for link in self.neighbours if link.name == name)
-        record = self.record if show.scores_to_neighbours else {}
+        record = self.record if show.scores_to_neighbours else without_scores(self.record)
         return replace(self, neighbours=own, sketches=(), apart=(), record=record)
 
     def for_operator(self, show: ShowRules) -> "SiteStatus":
         """What the operator may see: all, unless the site's policy says otherwise."""
-        record = self.record if show.scores_to_operator else {}
+        record = self.record if show.scores_to_operator else without_scores(self.record)
         return replace(self, record=record, sketches=self.sketches if show.sketches_to_operator else ())
+
+    def measured(self) -> list[str]:
+        """Names of the values that were computed from the site's data."""
+        values = [name for name, value in self.record.items() if value is not None and name not in _COUNTERS]
+        return sorted([*values, *(["sketches"] if self.sketches else [])])
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
+
+
+def without_scores(record: Mapping[str, float | None]) -> dict[str, float | None]:
+    """An evaluation without what was computed from data: losses, accuracies and other metrics."""
+    return {name: value for name, value in record.items() if name in _COUNTERS}
 
 
 def parse_status(data: bytes, name: str) -> SiteStatus:

@@ -36,7 +36,7 @@ LIFE = 3650
 SOON = timedelta(days=14)
 _LEEWAY = timedelta(hours=1)  # clocks of sites differ
 _BAD_X509 = (x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
-_MALFORMED = (ValueError, TypeError, UnsupportedAlgorithm, *_BAD_X509)
+MALFORMED = (ValueError, TypeError, UnsupportedAlgorithm, *_BAD_X509)
 _KINDS = (
     "expected an EC key on P-256 or P-384 or an RSA key of 2048 bits or more; make one with "
     "openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256"
@@ -199,7 +199,7 @@ def common_names(name: x509.Name) -> list[str]:
     return [str(attribute.value) for attribute in name.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
-def check_kind(key: object, path: Path) -> PublicKey:
+def check_kind(key: object, path: Path | str) -> PublicKey:
     """The key, if every TLS library accepts its kind; else raise."""
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1):
         return key
@@ -261,7 +261,7 @@ def _parse(path: Path, load: Callable[[bytes], T], what: str) -> T:
     pem = read_bytes(path)
     try:
         return load(pem)
-    except _MALFORMED as error:
+    except MALFORMED as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"{path} is not a PEM file of {what} ({reason})") from None
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from netfleet.errors import PolicyError
 from netfleet.problems.own_loop import OWN_LOOP
 from netfleet.registry import split
-from netfleet.runs.config import Experiment, Table
+from netfleet.runs.config import Table
 from netfleet.runs.contract_check import DataFacts
+from netfleet.sites.policy.accountant import Accountant, Budget, planned_budget
 from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
 from netfleet.sites.policy.settings import NeighbourRules, Policy
 
@@ -38,37 +39,12 @@ class PlanFacts:
     pinned: Mapping[str, frozenset[str]] = field(default_factory=dict)  # fingerprints of neighbours' certificates
 
 
-class Budget(NamedTuple):
-    """What a site spends in a whole plan; `epsilon` is None as long as nobody can know it."""
-
-    epsilon: float | None
-    delta: float
-
-
-class Accountant(Protocol):
-    """Says what a site would spend in a plan; None: the plan has no differential privacy.
-
-    `rows` are the site's training rows; None: they have not been read, or a loop of its own has them.
-    """
-
-    def __call__(self, experiment: Experiment, rows: int | None) -> Budget | None: ...
-
-
-def no_privacy(experiment: Experiment, rows: int | None) -> Budget | None:
-    """The accountant of a version whose experiments have no [privacy] table."""
-    return None
-
-
-#: What counts at a site; the one place to change when experiments can have privacy.
-ACCOUNTANT: Accountant = no_privacy
-
-
 @dataclass(frozen=True)
 class Terms:
     """On what terms a site takes part: its policy, who counts its privacy, and whether its rows may have changed."""
 
     in_force: PolicyInForce = NO_POLICY
-    accountant: Accountant = ACCOUNTANT
+    accountant: Accountant = planned_budget
     data_changed: bool = False
 
 

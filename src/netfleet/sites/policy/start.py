@@ -11,12 +11,11 @@ from netfleet.registry import make_importable
 from netfleet.runs.config import Experiment, read_toml
 from netfleet.sites.planning.certificates import fingerprint, read_certificate
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, Site, load_site, names_of_neighbours
+from netfleet.sites.policy.accountant import Accountant, planned_budget
 from netfleet.sites.policy.approval import code_finding
 from netfleet.sites.policy.in_force import PolicyInForce, find_policy
 from netfleet.sites.policy.pins import Pins
 from netfleet.sites.policy.rules import (
-    ACCOUNTANT,
-    Accountant,
     Finding,
     PlanFacts,
     enforce,
@@ -34,7 +33,7 @@ class OpenedSite(NamedTuple):
     in_force: PolicyInForce
 
 
-def open_site(folder: Path, given: Path | None = None, accountant: Accountant = ACCOUNTANT) -> OpenedSite:
+def open_site(folder: Path, given: Path | None = None, accountant: Accountant = planned_budget) -> OpenedSite:
     """Read a site's folder if the policy in force allows the plan; `given` is that of --policy."""
     in_force = find_policy(folder, given)
     make_importable(str(folder / EXPERIMENT_FILE))

@@ -10,12 +10,14 @@ from torch import Tensor
 from netfleet.compute.host_memory import HostMemory, deliver
 from netfleet.engines.host import Content, Tag
 from netfleet.errors import TransportError
+from netfleet.privacy.receipts.lines import Event
 from netfleet.runs.progress import Display, in_words
 from netfleet.sites.network.client import Answer, Client, Wanted
 from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.wire import Expected, Kind
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.runtime.membership import Membership
+from netfleet.sites.runtime.receipts import SiteReceipts
 
 #: Seconds after which a wait appears on the screen, and in the log.
 NOTE, LINE = 2.0, 10.0
@@ -32,6 +34,7 @@ class SiteSession(NamedTuple):
 
     members: Membership
     client: Client
+    receipts: SiteReceipts
     loop: LoopThread
     log: Log
 
@@ -50,7 +53,9 @@ class SiteExchange:
     def __call__(self, tag: Tag, need: Sequence[int], stack: Tensor, content: Content) -> None:
         members = self._session.members
         own = stack[need.index(members.site.number)]
-        members.outbox.post(tag, content.words, own)
+        message, to = members.outbox.copy(content.words, own), members.neighbourhood.neighbours(tag.t)
+        self._session.receipts.offer_to_all(tag, message, [members.name(j) for j in to])
+        members.outbox.post(tag, message)
         rows = {j: stack[row] for row, j in enumerate(need) if j != members.site.number}
         landings = {j: self._memory.landing(row) for j, row in rows.items()}
         with self._waiting:
@@ -94,6 +99,8 @@ class SiteExchange:
         members.neighbourhood.drop(j, t)
         if answer.kind in (Kind.LEFT, Kind.DROPPED):
             members.write_links()
+        event: Event = "left" if answer.kind == Kind.LEFT else "lost"
+        session.receipts.note_change(event, members.name(j), t, why)
         if answer.kind == Kind.LEFT:
             session.loop.wait(session.client.confirm(contact, members.rounds))
         session.log.event("lost", level="warning", neighbour=members.name(j), round=t, why=why)

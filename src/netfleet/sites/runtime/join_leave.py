@@ -9,6 +9,7 @@ whatever rounds the links begin in. Only its two ends agree on a link.
 
 import asyncio
 import time
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor
@@ -48,14 +49,16 @@ def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash
     neighbourhood.since |= links
     members.check_enough()
     members.write_links()
+    names = ", ".join(f"{members.name(j)} from round {first}" for j, first in sorted(links.items()))
+    missing = ", ".join(f"{members.name(j)} ({members.contacts[j].waiting})" for j in sorted(neighbourhood.lost))
+    again = checkpoint.exists(members.folder / RUN_FOLDER) or members.site.planned
+    session.receipts.note_change("rejoined" if again else "joined", members.site.name, t, f"links: {names}")
     f = Counted(host.problem)
-    x, f.problem.buffers = _mean_model(session, host, links, t)
+    x, f.problem.buffers = _mean_model(session, host, links)
     state = begin(host, algorithm, f, x)
     snapshot = Snapshot(t, state, f.problem.buffers, samples=f.samples, network=host.network_state())
     checkpoint.save(members.folder / RUN_FOLDER, snapshot, host, config_hash)
     (members.folder / LEAVE_FILE).unlink(missing_ok=True)
-    names = ", ".join(f"{members.name(j)} from round {first}" for j, first in sorted(links.items()))
-    missing = ", ".join(f"{members.name(j)} ({members.contacts[j].waiting})" for j in sorted(neighbourhood.lost))
     session.log.event("joined", round=t, links=names, missing=missing)
 
 
@@ -93,12 +96,12 @@ async def _ask(session: SiteSession, j: int) -> Answer:
         await asyncio.sleep(PAUSE)
 
 
-def _mean_model(session: SiteSession, host: SiteHost, links: dict[int, int], t: int) -> tuple[Tensor, Tensor | None]:
+def _mean_model(session: SiteSession, host: SiteHost, links: dict[int, int]) -> tuple[Tensor, Tensor | None]:
     """x `[1, d]` and the buffers `[1, b]`, over the neighbours that answer."""
     parts = [host.problem.start()[None]]
     if host.problem.initial_buffers is not None:
         parts.append(host.problem.initial_buffers[:1])
-    models = session.loop.wait(_models(session, links, t, torch.cat(parts, dim=1).cpu()))
+    models = session.loop.wait(_models(session, links, torch.cat(parts, dim=1).cpu()))
     if not models:
         raise TransportError(f"no neighbour gave {session.members.site.name} its model; try again")
     mean = torch.stack(models).mean(dim=0).to(host.problem.device)
@@ -106,9 +109,9 @@ def _mean_model(session: SiteSession, host: SiteHost, links: dict[int, int], t: 
     return x.contiguous(), buffers[0].contiguous() if buffers else None
 
 
-async def _models(session: SiteSession, links: dict[int, int], t: int, like: Tensor) -> list[Tensor]:
+async def _models(session: SiteSession, links: dict[int, int], like: Tensor) -> list[Tensor]:
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_model(session, j, t, torch.empty_like(like))) for j in links]
+        tasks = [group.create_task(_model(session, j, t, torch.empty_like(like))) for j, t in links.items()]
     return [model for task in tasks if (model := task.result()) is not None]
 
 
@@ -146,7 +149,8 @@ async def stay(session: SiteSession, linger: float) -> None:
     async with asyncio.TaskGroup() as group:
         for j in there:
             group.create_task(_wait_for(session, j, linger))
-    await _inform(session, set(there), INFORM)
+    await _wait_until(lambda: session.members.informed.issuperset(there), INFORM)
+    await _wait_for_receipts(session, there)
 
 
 async def _wait_for(session: SiteSession, j: int, linger: float) -> None:
@@ -158,24 +162,52 @@ async def _wait_for(session: SiteSession, j: int, linger: float) -> None:
 
     answer = await session.client.pull(contact, Wanted(session.expected(j, members.rounds), given_up=given_up))
     if answer.kind == Kind.DONE:
-        members.informed.add(j)  # the request told it that this site is done
-    elif j not in members.done:
+        members.informed.add(j)  # the request told it that this site is done, and had the last receipts
+    elif j in members.done:
+        await _give_receipts(session, j)
+    else:
         waited = round(time.monotonic() - begun)
         session.log.event("unfinished", level="warning", neighbour=members.name(j), why=contact.waiting, waited=waited)
 
 
-async def _inform(session: SiteSession, neighbours: set[int], seconds: float) -> None:
-    """Answer until these neighbours know that this site is done."""
+async def _wait_until(happened: Callable[[], bool], seconds: float) -> None:
+    """Answer neighbours meanwhile."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until and not neighbours <= session.members.informed:
+    while time.monotonic() < until and not happened():
         await asyncio.sleep(0.05)
+
+
+async def _give_receipts(session: SiteSession, j: int) -> None:
+    """Give neighbour j the receipts for its last messages, if it is still there."""
+    until, contact = time.monotonic() + INFORM, session.members.contacts[j]
+    while time.monotonic() < until:
+        try:
+            await session.client.give_receipts(contact)
+            break
+        except TransportError as error:
+            session.client.note_failure(contact, error)
+        await asyncio.sleep(PAUSE)
+
+
+async def _wait_for_receipts(session: SiteSession, neighbours: Collection[int]) -> None:
+    """Wait shortly until these neighbours have confirmed this site's last messages."""
+    members = session.members
+
+    def unconfirmed() -> list[str]:
+        return [members.name(j) for j in neighbours if session.receipts.unconfirmed(members.name(j))]
+
+    await _wait_until(lambda: not unconfirmed(), INFORM)
+    if names := unconfirmed():
+        session.log.event("unconfirmed", level="warning", neighbours=", ".join(names))
 
 
 async def leave(session: SiteSession, t: int, linger: float) -> None:
     """Answer until the neighbours know that round t is the first without this site, at most `linger` seconds."""
     members = session.members
     there = set(members.neighbourhood.neighbours(members.rounds))  # also those that join later
-    await _inform(session, there, linger)
+    await _wait_until(lambda: there <= members.informed, linger)
+    await asyncio.gather(*(_give_receipts(session, j) for j in there & members.informed))
+    await _wait_for_receipts(session, there & members.informed)
     uninformed = [members.name(j) for j in sorted(there - members.informed)]
     session.log.event("left", round=t, not_informed=", ".join(uninformed))
     if not uninformed:  # else the site has to come back and tell them

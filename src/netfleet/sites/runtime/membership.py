@@ -10,11 +10,12 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from netfleet.errors import ConfigError, FrameError
 from netfleet.files import write_atomically
+from netfleet.privacy.receipts.lines import Event
 from netfleet.runs.config import make, read_toml
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.transport import Contact, Refused
@@ -40,13 +41,17 @@ class Membership:
         refused: Refused,
         fixed: ConfigError | None = None,
         in_force: PolicyInForce = NO_POLICY,
+        linked: Callable[[Event, str, int], object] = lambda event, name, t: None,
     ) -> None:
-        """`folder` is the site's, `rounds` the length of the training, `fixed` why the method needs fixed links."""
+        """`folder` is the site's, `rounds` the length of the training, `fixed` why the method needs fixed links.
+
+        `linked` is called before a neighbour hears of a link that begins in round t.
+        """
         self._in_force = in_force
         self.folder, self.site, self.rounds, self.outbox, self.fixed = folder, site, rounds, outbox, fixed
         #: What the operator of a site that was dropped or has lost its disk can do.
         self.remedy = f"to join again with the others' current model: netfleet node {folder} --rejoin"
-        self._refused = refused
+        self._refused, self._linked = refused, linked
         self.contacts = {each.number: Contact(each) for each in site.neighbours}
         self.neighbourhood = Neighbourhood(site.number, {each.number: each.weight for each in site.neighbours})
         self.known: dict[int, int] = {}  # the latest round that is known of each site, from any source
@@ -157,6 +162,8 @@ class Membership:
             t = self.outbox.t + 2
             if t >= self.rounds or self.finished or self.left is not None:
                 return self._frame(Kind.DONE, self.rounds)
+            event: Event = "admitted" if self.first_round(j) == NEVER else "returned"
+            self._linked(event, self.name(j), t)
             self.neighbourhood.add(j, t)
             self.write_links()
         return self._frame(Kind.JOINED, t)

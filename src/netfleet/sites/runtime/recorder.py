@@ -13,7 +13,7 @@ from netfleet.sites.runtime.status_builder import StatusBuilder
 
 
 class AskedToLeave(Exception):
-    """The operator has asked the site to leave; `snapshot` is the last saved one."""
+    """The operator, or the privacy budget, has asked the site to leave; `snapshot` is the last saved one."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -25,12 +25,14 @@ class SiteRecorder(RunRecorder):
     #: Whether the last state stays in memory, for a neighbour that asks for the model.
     gives_model = True
 
-    def __init__(self, session: SiteSession, status: StatusBuilder, *settings: Any) -> None:
+    def __init__(self, session: SiteSession, status: StatusBuilder, last: int, *settings: Any) -> None:
+        """`last` is the last round that the site's privacy budget allows."""
         super().__init__(*settings)
-        self._session, self._status = session, status
+        self._session, self._status, self._last = session, status, last
         self._apart: list[int] = []
 
     def record(self, snapshot: Snapshot, host: Host) -> None:
+        self._session.receipts.sync()  # a site that has used a message can always give the receipt for it
         super().record(snapshot, host)
         last = self.history.records[-1] if self.history.records else {}
         self._status.note_round(snapshot, last, self.gives_model)
@@ -41,7 +43,8 @@ class SiteRecorder(RunRecorder):
                 log.event("unreachable", level="warning", sites=names, connected=len(members.known) - len(apart) - 1)
             else:
                 log.event("reconnected")
-        if (members.folder / LEAVE_FILE).exists() and snapshot.t < self.rounds:
+        asked = snapshot.t >= self._last or (members.folder / LEAVE_FILE).exists()
+        if asked and snapshot.t < self.rounds:
             raise AskedToLeave(snapshot)
 
 
@@ -56,6 +59,6 @@ class OwnLoopRecorder(SiteRecorder):
 
     def _measure(self, snapshot: Snapshot, host: Host) -> None:
         measured = {name: value for name, value in self._measured().items() if math.isfinite(value)}
-        record = {"round": snapshot.t, **measured, **self.counters(snapshot, host.collective)}
+        record = {"round": snapshot.t, **measured, **self.counters(snapshot, host)}
         self.history.append(record)
         self.display.record(record)

@@ -18,7 +18,11 @@ from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.collective import SingleHost
 from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
-from netfleet.errors import CheckpointError, DivergedError, FrameError
+from netfleet.errors import CheckpointError, DivergedError, FrameError, NetfleetError
+from netfleet.privacy.account import SiteAccount
+from netfleet.privacy.build import make_private, rounds_allowed
+from netfleet.privacy.queries import queries_after
+from netfleet.privacy.spending import Spending
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
@@ -36,7 +40,7 @@ from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
-from netfleet.sites.operations.logs import Log
+from netfleet.sites.operations.logs import Log, printable
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.policy.peers import Peers, SitePeers
@@ -53,6 +57,7 @@ from netfleet.sites.runtime.facts import Facts, check_same_facts, compare_facts,
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost, why_fixed
+from netfleet.sites.runtime.receipts import PrivacyState, SiteReceipts
 from netfleet.sites.runtime.recorder import AskedToLeave, OwnLoopRecorder, SiteRecorder
 from netfleet.sites.runtime.status_builder import StatusBuilder
 
@@ -92,15 +97,20 @@ class SiteRunner:
             transport = GrpcTransport(identity, site.listen, peers)
         self._linger, self._transport, self._peers = linger, transport, peers
         (self._run_config,) = experiment.runs()
+        self._account: SiteAccount | None = None  # where gradients are private
+        self._spending: Spending | None = None
         self.algorithm = make_algorithm(self._run_config.config["algorithm"])
         fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
             raise fixed
-        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, in_force)
+        self.receipts = SiteReceipts(folder, site, identity, log, self._privacy_state)
+        linked = self.receipts.note_change
+        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, in_force, linked)
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
         counted = log.refusals.total, lambda: 0 if peers is None else peers.revocations
-        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, *counted, in_force)
+        private = experiment.privacy is not None
+        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, *counted, in_force, private)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
         """Train to the end, or until the site leaves, and return its own History."""
@@ -115,9 +125,12 @@ class SiteRunner:
         self, stack: ExitStack, display: Display, rejoin: bool = False, own: OwnLoop | None = None
     ) -> tuple[SiteSession, History]:
         """Train, and write the model; the site answers its neighbours until the stack is closed."""
+        self.receipts.open()
+        stack.push(self._close_record)
         history, start = self._open()
         problem, algorithm = (self._problem(), self.algorithm) if own is None else (own.problem, own.algorithm)
         self.check_data(problem)
+        problem = self._private(problem, start is not None and not rejoin)
         session, connections = self._connect(stack)
         loop, members = session.loop, self._members
         host = SiteHost(problem, members.neighbourhood, algorithm, SiteExchange(session, display), members.outbox)
@@ -126,6 +139,8 @@ class SiteRunner:
             loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
             join(session, host, algorithm, history.hash)
             history, start = self._open()
+            if self._account is not None:
+                self._account.begin(history.resumed, self.site.planned)
         first = self._resume(host, algorithm, history, start)
         if rejoin:
             members.set_joining(False)
@@ -136,6 +151,11 @@ class SiteRunner:
         self.log.event("started", round=history.resumed, rounds=members.rounds, listen=self.site.listen)
         history.final = self._train(session, host, history, first, display, own)
         return session, history
+
+    def note_metrics(self, address: str) -> None:
+        """Record that the site's metrics can be read at an address."""
+        self.receipts.open()
+        self.receipts.note_metrics(address)
 
     async def stay(self, session: SiteSession) -> None:
         """After the training: answer until the neighbours have what they need."""
@@ -149,6 +169,17 @@ class SiteRunner:
 
     def _problem(self) -> Problem:
         return site_problem(self.site, self.experiment)
+
+    def _private(self, problem: Problem, resumes: bool) -> Problem:
+        """The problem as `[privacy]` wants it; a training that does not resume draws anew."""
+        privacy = self.experiment.privacy
+        if privacy is None:
+            return problem
+        queries = queries_after(self.algorithm, self.experiment.rounds, problem.seed)
+        self._account = SiteAccount(self.folder, queries, resumes)
+        made = make_private(problem, privacy, queries, self._account)
+        self._spending = made.spending
+        return made
 
     def check_data(self, problem: Problem) -> None:
         """Raise if contract or policy forbid to train with the site's data; nothing has been sent by then."""
@@ -170,8 +201,13 @@ class SiteRunner:
         loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
         stack.callback(lambda: loop.wait(connections.aclose()))
         connections.push_async_callback(self._transport.close)
-        client = Client(self.site, self._transport, self.log.refused)
-        return SiteSession(self._members, client, loop, self.log), connections
+        client = Client(self.site, self._transport, self.log.refused, self.receipts)
+        return SiteSession(self._members, client, self.receipts, loop, self.log), connections
+
+    def _close_record(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        members = self._members
+        ended = "finished" if members.finished else "left" if members.left is not None else "stopped"
+        self.receipts.close(printable(str(error)) if isinstance(error, NetfleetError) else ended)
 
     def _resume(self, host: SiteHost, algorithm: Algorithm, history: History, start: Start | None) -> Snapshot | None:
         """Restore messages and links before neighbours may ask; the checkpoint is read once."""
@@ -187,9 +223,9 @@ class SiteRunner:
 
     async def _serve(self, connections: AsyncExitStack, facts: Facts | None = None) -> None:
         members = self._members
-        answers = (self._model_message, self.status.status_for)
+        answers = (self._model_message, self._status_for)
         told = None if facts is None else facts_message(facts)
-        answering = self.site, members.outbox, members, self.log.refused, *answers
+        answering = self.site, members.outbox, members, self.log.refused, self.receipts, *answers
         server = SiteServer(*answering, facts=told, peers=self._peers)
         await connections.enter_async_context(self._transport.serve(server))
 
@@ -197,6 +233,17 @@ class SiteRunner:
         if not self._terms.in_force.policy.show.model_to_joining:
             raise FrameError("this site's policy does not give its model away (show.model_to_joining)")
         return model_message(self.status.snapshot)
+
+    def _status_for(self, name: str) -> bytes:
+        """The status as JSON for a name, once it is on record that it leaves."""
+        answer = self.status.status_for(name)
+        self.receipts.note_status(name, answer.measured())
+        return answer.to_json().encode()
+
+    def _privacy_state(self) -> PrivacyState:
+        """For the record: what was spent so far, and the policy in force."""
+        spent = None if self._spending is None else self._spending.epsilon(max(self._members.outbox.t, 0))
+        return PrivacyState(spent, self._terms.in_force.digest or None)
 
     def _serve_and_compare(
         self, session: SiteSession, connections: AsyncExitStack, facts: Facts, fresh: bool, display: Display
@@ -221,7 +268,7 @@ class SiteRunner:
     ) -> Snapshot:
         rounds, start = self.experiment.rounds, None if first is None else lambda *_: first
         algorithm = self.algorithm if own is None else own.algorithm
-        recorder = self._recorder(session, history, algorithm, display, own)
+        recorder = self._recorder(session, host.problem, history, algorithm, display, own)
         job = Job(host.problem, host.network, algorithm, rounds, recorder, start)
         display.begin(self.site.name, history.resumed, rounds)
         try:
@@ -234,16 +281,26 @@ class SiteRunner:
             final = asked.snapshot
             self._write_model(host.problem, final, own)
             self._members.leave(final.t)
+            self.receipts.note_change("left", self.site.name, final.t)
             self.log.event("leaving", round=final.t, model=self.folder / MODEL_FILE)
         finally:
             display.end()
         return final
 
     def _recorder(
-        self, session: SiteSession, history: History, algorithm: Algorithm, display: Display, own: OwnLoop | None
+        self,
+        session: SiteSession,
+        problem: Problem,
+        history: History,
+        algorithm: Algorithm,
+        display: Display,
+        own: OwnLoop | None,
     ) -> Recorder:
         settings = replace(self.experiment, checkpoint_every=1)
-        parts = session, self.status, history, algorithm, settings, display
+        last = rounds_allowed(problem, settings.privacy, settings.rounds, history.resumed)
+        if last < settings.rounds:
+            self.log.event("budget", level="warning", round=last, why="the privacy budget allows no further round")
+        parts = session, self.status, last, history, algorithm, settings, display
         return SiteRecorder(*parts) if own is None else own.around(OwnLoopRecorder(own.measured, *parts))
 
     def _write_model(self, problem: Problem, final: Snapshot, own: OwnLoop | None) -> None:

@@ -9,6 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import torch
@@ -57,9 +58,15 @@ class StatusBuilder:
         refused: Callable[[], int],
         revocations: Callable[[], int] = lambda: 0,
         in_force: PolicyInForce = NO_POLICY,
+        private: bool = False,
     ) -> None:
-        """`expires` is when the site's certificate does; `refused` counts rejections, `revocations` numbers lists."""
+        """`expires` is when the site's certificate does; `refused` counts rejections, `revocations` numbers lists.
+
+        `private`: the site's gradients are. Nobody else sees scores then, which are not.
+        """
         self._in_force, self._revocations = in_force, revocations
+        show = in_force.policy.show
+        self._show = replace(show, scores_to_neighbours=False, scores_to_operator=False) if private else show
         self._membership, self._algorithm, self._expires, self._refused = membership, algorithm, expires, refused
         self._began, self._record = time.monotonic(), dict[str, float | None]()
         self.snapshot: Snapshot | None = None  # the last saved one
@@ -100,14 +107,12 @@ class StatusBuilder:
             revocations=self._revocations(),
         )
 
-    def status_for(self, name: str) -> bytes:
-        """The status as JSON, as far as the operator, the site itself or a neighbour may see it."""
-        status, show = self.status(), self._in_force.policy.show
+    def status_for(self, name: str) -> SiteStatus:
+        """The status as far as the operator, the site itself or a neighbour may see it."""
+        status, show = self.status(), self._show
         if name == OPERATOR:
-            status = status.for_operator(show)
-        elif name != self._membership.site.name:
-            status = status.for_neighbour(name, show)
-        return status.to_json().encode()
+            return status.for_operator(show)
+        return status if name == self._membership.site.name else status.for_neighbour(name, show)
 
     def _state(self) -> str:
         if self._membership.left is not None:
