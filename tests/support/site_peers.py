@@ -14,6 +14,7 @@ from netfleet.engines.host import Tag
 from netfleet.errors import TransportError
 from netfleet.sites.network.client import Answer, Client, Wanted
 from netfleet.sites.network.outbox import Outbox
+from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact, Transport
 from netfleet.sites.network.wire import Expected, Frame, Kind
@@ -95,9 +96,10 @@ def make_server(world: World, log: Log) -> tuple[SiteServer, Membership, SitePee
     site, _ = load_site(world.folder("s0"))
     outbox, peers = Outbox(), world.peers("s0", log)
     members = Membership(world.folder("s0"), site, 10, outbox, log.refused)
-    outbox.post(Tag(T, 0), WORDS, MESSAGE)
+    outbox.post(Tag(T, 0), outbox.copy(WORDS, MESSAGE))
     members.start(T)
-    server = SiteServer(site, outbox, members, log.refused, lambda: None, lambda name: b"{}", peers=peers)  # type: ignore[arg-type, return-value]
+    answers: Any = NoReceipts(), lambda: None, lambda name: b"{}"
+    server = SiteServer(site, outbox, members, log.refused, *answers, peers=peers)
     return server, members, peers
 
 

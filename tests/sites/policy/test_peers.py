@@ -48,7 +48,7 @@ def test_a_request_that_waits_is_not_answered_once_its_sender_is_revoked(world: 
             while not server.limit._accounts or not server.limit._accounts["s1"].under_way:
                 await asyncio.sleep(0.01)
             assert revoke(world, "s1") == 0
-            members.outbox.post(Tag(T, 0), WORDS, MESSAGE)
+            members.outbox.post(Tag(T, 0), members.outbox.copy(WORDS, MESSAGE))
             with pytest.raises(TransportError, match="was revoked"):
                 await asked
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -269,8 +268,8 @@ def runner_with(folder: Path, **show: bool) -> SiteRunner:
 
 def seen(runner: SiteRunner, name: str) -> tuple[bool, bool]:
     """Whether somebody sees scores and sketches."""
-    status = json.loads(runner.status.status_for(name))
-    return bool(status["record"]), bool(status["sketches"])
+    status = runner.status.status_for(name)
+    return "accuracy" in status.record, bool(status.sketches)
 
 
 def test_scores_and_sketches_are_shown_to_whom_the_policy_names(folder: Path) -> None:
@@ -279,7 +278,7 @@ def test_scores_and_sketches_are_shown_to_whom_the_policy_names(folder: Path) ->
     closed = runner_with(folder, scores_to_neighbours=False, scores_to_operator=False, sketches_to_operator=False)
     found = [seen(closed, name) for name in ("s1", "operator", "s0")]
     assert found == [(False, False), (False, False), (True, True)]
-    assert json.loads(closed.status.status_for("operator"))["policy"] == "ab" * 6
+    assert closed.status.status_for("operator").policy == "ab" * 6
 
 
 def test_the_model_is_given_away_only_where_the_policy_agrees(folder: Path) -> None:

@@ -45,6 +45,7 @@ from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.status import SUMS, SiteStatus, Sketch
 from netfleet.sites.planning.certificates import Identity, certificate_pem, issue, key_pem, load_authority, new_key
 from netfleet.sites.planning.folders import load_site
+from netfleet.sites.policy.settings import ShowRules
 from netfleet.sites.runtime.join_leave import model_message
 from netfleet.sites.runtime.membership import Membership as Members
 from netfleet.sites.runtime.receipts import PrivacyState
@@ -377,7 +378,7 @@ def test_a_status_names_what_was_computed_from_data_and_is_in_it() -> None:
     sketches = (Sketch(4, (0.0,) * SUMS),)
     whole = SiteStatus("s0", 0, "", "", "training", 4, 9, 0.0, 0, record, (), {}, (), 0, 0, sketches)
     assert whole.measured() == ["accuracy", "loss", "sketches"]
-    assert whole.for_neighbour("s1").measured() == ["accuracy", "loss"]
+    assert whole.for_neighbour("s1", ShowRules()).measured() == ["accuracy", "loss"]
 
 
 # ---- over a network in memory ----
