@@ -17,7 +17,7 @@ from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact, Transport
-from netfleet.sites.network.wire import Expected, Frame, Kind
+from netfleet.sites.network.wire import Expected, Kind
 from netfleet.sites.planning import certificates as tls
 from netfleet.sites.planning.certificates import Authority, Identity, load_identity
 from netfleet.sites.planning.folders import Neighbour, load_site
@@ -106,11 +106,11 @@ def make_server(world: World, log: Log) -> tuple[SiteServer, Membership, SitePee
 async def ask(world: World, transport: Transport, log: Log) -> Answer:
     """s1 asks s0 once for its message."""
     site, _ = load_site(world.folder("s1"))
-    client, run = Client(site, transport, log.refused), bytes.fromhex(site.run)
+    client, run = Client(site, transport, log.refused, NoReceipts()), bytes.fromhex(site.run)
     contact = Contact(next(each for each in site.neighbours if each.name == "s0"))
     wanted = Wanted(Expected(run, 0, T, 0, WORDS, 28), memoryview(bytearray(28)))
     try:
-        return await client._attempt(contact, Frame(Kind.PULL, run, 1, T, body=b""), wanted)
+        return await client._attempt(contact, Kind.PULL, wanted)
     except TransportError as error:
         client.note_failure(contact, error)
         raise
