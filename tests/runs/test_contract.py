@@ -11,6 +11,7 @@ import torch
 
 import netfleet as nf
 from netfleet.data import load_dataset
+from netfleet.data.sites import SITE_VARIABLE
 from netfleet.errors import ConfigError, DataError
 from netfleet.runs.config import experiment
 from netfleet.runs.contract_check import check_dataset
@@ -29,6 +30,11 @@ RIGHT: dict[str, Any] = {
     "least_rows": 479,
     "least_classes": 10,
 }
+
+
+@pytest.fixture(autouse=True)
+def in_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SITE_VARIABLE, raising=False)
 
 
 def with_contract(**contract: Any) -> nf.Experiment:

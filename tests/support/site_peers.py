@@ -98,7 +98,8 @@ def make_server(world: World, log: Log) -> tuple[SiteServer, Membership, SitePee
     members = Membership(world.folder("s0"), site, 10, outbox, log.refused)
     outbox.post(Tag(T, 0), outbox.copy(WORDS, MESSAGE))
     members.start(T)
-    server = SiteServer(site, outbox, members, log.refused, NoReceipts(), lambda: None, lambda name: b"{}", peers=peers)  # type: ignore[arg-type, return-value]
+    answers: Any = NoReceipts(), lambda: None, lambda name: b"{}"
+    server = SiteServer(site, outbox, members, log.refused, *answers, peers=peers)
     return server, members, peers
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,11 +29,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _init(folder: Path, given: Path | None) -> int:
-    from netfleet.sites.policy.in_force import POLICY_FILE
+    from netfleet.sites.policy.in_force import new_policy_path
     from netfleet.sites.policy.start import folder_facts
     from netfleet.sites.policy.starter import write_starting_policy
 
-    path = given or folder / POLICY_FILE
+    path = new_policy_path(folder, given)
     write_starting_policy(path, folder_facts(folder))
     _say(f"wrote {path}; read it, and make it as strict as this site needs it")
     return 0
@@ -58,7 +57,7 @@ def _check(folder: Path, given: Path | None) -> int:
 
 def _check_data(folder: Path, in_force: PolicyInForce) -> None:
     """What needs the plan's code and the site's data, which a broken rule keeps from being read."""
-    from netfleet.data.sites import SITE_VARIABLE
+    from netfleet.data.sites import as_site
     from netfleet.problems.own_loop import OWN_LOOP
     from netfleet.runs.contract_check import data_facts
     from netfleet.sites.planning.folders import load_site
@@ -70,9 +69,10 @@ def _check_data(folder: Path, in_force: PolicyInForce) -> None:
     if experiment.problem["kind"] == OWN_LOOP:
         _show(in_force, list(privacy_findings(in_force.policy, planned_budget(experiment, None), final=True)))
         return
-    os.environ[SITE_VARIABLE] = site.name
-    problem = site_problem(site, experiment)
-    _show(in_force, check_site_data(site, experiment, problem, Terms(in_force)))
+    with as_site(site.name):
+        problem = site_problem(site, experiment)
+        findings = check_site_data(site, experiment, problem, Terms(in_force))
+    _show(in_force, findings)
     if (facts := data_facts(problem, site.number)) is not None:
         _say(f"data: {facts.rows} training rows" + (f" of {facts.classes} classes" if facts.classes else ""))
         for why in warnings_about(facts, experiment.problem.get("batch", 0)):

@@ -5,7 +5,8 @@ the simulator, the files of all sites are.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from netfleet.errors import ConfigError, DataError
@@ -19,6 +20,18 @@ PLACE = "{site}"  # in a path
 def this_site(environ: Mapping[str, str] = os.environ) -> str | None:
     """The name of the site that this process is; None in the simulator."""
     return environ.get(SITE_VARIABLE) or None
+
+
+@contextmanager
+def as_site(name: str) -> Iterator[None]:
+    """Within the context this process is the site with this name."""
+    before = os.environ.get(SITE_VARIABLE)
+    os.environ[SITE_VARIABLE] = name
+    try:
+        yield
+    finally:
+        del os.environ[SITE_VARIABLE]
+        os.environ.update({} if before is None else {SITE_VARIABLE: before})
 
 
 def shown_value(text: str) -> str:

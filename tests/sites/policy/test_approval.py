@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,27 @@ def test_modules_in_zip_files_have_a_content(place: Path, monkeypatch: pytest.Mo
         file.writestr("zipped.py", "x = 1")
     monkeypatch.setattr(sys, "path", [str(place / "code.zip"), *sys.path])
     assert [source.content for source in find_sources(["zipped"])] == [b"x = 1"]
+
+
+class Unreadable:
+    """Finds a module whose file cannot be read."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "approved_helper":
+            return None
+        spec = ModuleSpec(name, None, origin="/nowhere/approved_helper.py")
+        spec.has_location = True
+        return spec
+
+
+def test_a_module_that_can_be_imported_but_not_read_is_never_approved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "meta_path", [Unreadable, *sys.meta_path])
+    approve(folder, "--yes")
+    with pytest.raises(PolicyError, match=r"approved_helper \(/nowhere/approved_helper\.py\) cannot be read"):
+        open_site(folder)
 
 
 def test_nothing_hides_on_the_screen() -> None:

@@ -113,6 +113,7 @@ BAD: dict[str, tuple[Callable[[World], bytes], str]] = {
     "a bad signature": (forged, "does not have this authority's signature"),
     "another authority": (foreign, "is a list of another authority, CN=another one"),
     "damage": (damaged, "signature|is not a list that netfleet revoke has written"),
+    "another list with the same number": (lambda world: lists(world)[1], "is another list with number 2"),
     "nonsense": (lambda world: b"nothing", "is not a list that netfleet revoke has written"),
     "an older number": (lambda world: lists(world)[0], "has number 1, and 2 was here already"),
 }

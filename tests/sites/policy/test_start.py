@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -46,6 +45,26 @@ def in_force(**tables: dict[str, Any]) -> PolicyInForce:
 
 def policy(folder: Path, **tables: dict[str, Any]) -> None:
     (folder / "policy.toml").write_text(tomli_w.dumps(tables))
+
+
+class NoNetwork(MemoryNetwork):
+    """A network that nobody may use."""
+
+    def transport(self, *_: Any) -> Any:
+        return self
+
+    def serve(self, handler: Any) -> Any:
+        raise AssertionError("the site serves")
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+def site_runner(folder: Path, network: MemoryNetwork, **tables: dict[str, Any]) -> SiteRunner:
+    """s0 with a policy, connected to a network in memory."""
+    site, settings = load_site(folder)
+    parts = folder, site, settings, load_identity(folder, "s0"), Log("s0", io.StringIO())
+    return SiteRunner(*parts, transport=network.transport("s0"), terms=Terms(in_force(**tables)))
 
 
 @pytest.fixture
@@ -110,6 +129,15 @@ def test_a_site_that_needs_a_policy_does_not_start_without(folder: Path, monkeyp
     assert open_site(folder).in_force.path == folder / "policy.toml"
 
 
+def test_a_first_policy_is_written_where_the_site_says_that_it_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "own.toml"))
+    assert main(["policy", "init", str(folder)]) == 0
+    assert not (folder / "policy.toml").exists()
+    assert open_site(folder).in_force.path == tmp_path / "own.toml"
+
+
 def test_metrics_are_exposed_only_where_the_policy_agrees(folder: Path, loop_folder: Path) -> None:
     for place in (folder, loop_folder):
         policy(place, show={"metrics": False})
@@ -146,20 +174,11 @@ def test_privacy_is_required_and_counted_at_the_site(folder: Path) -> None:
 
 
 def test_too_few_rows_are_refused_before_the_network_is_there(folder: Path) -> None:
-    site, settings = load_site(folder)
-    network = MemoryNetwork()
-    runner = SiteRunner(
-        folder,
-        site,
-        settings,
-        load_identity(folder, "s0"),
-        Log("s0", io.StringIO()),
-        transport=network.transport("s0"),
-        terms=Terms(in_force(data={"least_rows": 1000})),
-    )
+    runner = site_runner(folder, NoNetwork(), data={"least_rows": 1000})
     with pytest.raises(PolicyError, match=r"rule data\.least_rows: the plan has \d+ training rows of this site"):
         runner.run(Quiet())
-    assert not network.listeners
+    with pytest.raises(AssertionError, match="the site serves"):
+        site_runner(folder, NoNetwork(), data={"least_rows": 10}).run(Quiet())
 
 
 # ---- later ----
@@ -227,19 +246,9 @@ class Agreeing:
 def test_a_site_that_rejoins_needs_enough_neighbours_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(join_leave, "GRACE", 0.2)
     network, connections = MemoryNetwork(), AsyncExitStack()
-    site, settings = load_site(folder)
-    identity, log = load_identity(folder, "s0"), Log("s0", io.StringIO())
-    runner = SiteRunner(
-        folder,
-        site,
-        settings,
-        identity,
-        log,
-        transport=network.transport("s0"),
-        terms=Terms(in_force(neighbours={"least": 2})),
-    )
+    runner = site_runner(folder, network, neighbours={"least": 2})
     with LoopThread() as loop:
-        serving = network.transport("s1").serve(Agreeing(site.run, 1))
+        serving = network.transport("s1").serve(Agreeing(runner.site.run, 1))
         loop.wait(connections.enter_async_context(serving))
         with pytest.raises(PolicyError, match=r"neighbours\.least: the plan has 1 \(s1\)"):
             runner.run(Quiet(), rejoin=True)
@@ -251,17 +260,7 @@ def test_a_site_that_rejoins_needs_enough_neighbours_too(folder: Path, monkeypat
 
 
 def runner_with(folder: Path, **show: bool) -> SiteRunner:
-    site, settings = load_site(folder)
-    identity, log = load_identity(folder, "s0"), Log("s0", io.StringIO())
-    runner = SiteRunner(
-        folder,
-        site,
-        settings,
-        identity,
-        log,
-        transport=MemoryNetwork().transport("s0"),
-        terms=Terms(in_force(show=show)),
-    )
+    runner = site_runner(folder, MemoryNetwork(), show=show)
     runner.status._record = {"accuracy": 0.5}
     runner.status._sketches.append((1, (0.0,)))  # type: ignore[arg-type]
     return runner
@@ -269,8 +268,8 @@ def runner_with(folder: Path, **show: bool) -> SiteRunner:
 
 def seen(runner: SiteRunner, name: str) -> tuple[bool, bool]:
     """Whether somebody sees scores and sketches."""
-    status = json.loads(runner.status.status_for(name).to_json())
-    return bool(status["record"]), bool(status["sketches"])
+    status = runner.status.status_for(name)
+    return "accuracy" in status.record, bool(status.sketches)
 
 
 def test_scores_and_sketches_are_shown_to_whom_the_policy_names(folder: Path) -> None:

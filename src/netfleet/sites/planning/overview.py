@@ -64,6 +64,7 @@ def _steps(out: Path, brought: Collection[str], start: str) -> list[str]:
         steps.append(f"{', '.join(brought)}: put the private key of the request beside it as node.key (mode 600).")
     if (out / "ca").exists():
         steps.append(f"Move {out / 'ca'} offline: its key can issue a certificate for any site.")
+    steps.append("At each site, to see what it would run: netfleet approve NAME, netfleet policy init NAME.")
     return [*steps, f"At each site: {start}"]
 
 

@@ -45,10 +45,20 @@ def _read(path: Path) -> tuple[Policy, Path, str]:
     return policy, path, digest
 
 
+def new_policy_path(folder: Path, given: Path | None) -> Path:
+    """Where a site's policy belongs."""
+    return given or _named(os.environ) or folder / POLICY_FILE
+
+
+def _named(environ: Mapping[str, str]) -> Path | None:
+    """The path that the environment names, if it does."""
+    said = environ.get(VARIABLE, "")
+    return None if said in ("", REQUIRED) else Path(said).expanduser()
+
+
 def policy_path(folder: Path, given: Path | None, environ: Mapping[str, str]) -> Path | None:
     """The file of the policy in force; None if the site has none and says nowhere that it needs one."""
-    own, said = folder / POLICY_FILE, environ.get(VARIABLE, "")
-    named = Path(said).expanduser() if said not in ("", REQUIRED) else None
+    own, said, named = folder / POLICY_FILE, environ.get(VARIABLE, ""), _named(environ)
     if given is not None and named is not None and given.resolve() != named.resolve():
         raise PolicyError(f"--policy is {given}, but {VARIABLE} is {said}; leave one of them out")
     elsewhere = given if given is not None else named
