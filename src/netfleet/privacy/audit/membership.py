@@ -30,19 +30,21 @@ class Advantage(NamedTuple):
 
 
 def log_ratios(scores: Floats, members: Members) -> Floats:
-    """The log-likelihood ratio of each target model and row, from all other models; both `[models, rows]`."""
+    """The log-likelihood ratio of each target model and row, from the models of all other pairs, `[models, rows]`.
+
+    Models 2p and 2p + 1 are a pair: each row is a member of one of them.
+    """
     inside, outside = (_fit(scores, kind) for kind in (members, ~members))
     return _log_density(scores, *inside) - _log_density(scores, *outside)
 
 
 def _fit(scores: Floats, kind: Members) -> tuple[Floats, float]:
-    """For each target the mean over the other models of a kind, and their standard deviation over all rows."""
-    count = kind.sum(axis=0) - kind
-    total = np.where(kind, scores, 0).sum(axis=0) - np.where(kind, scores, 0)
-    mean = total / np.maximum(count, 1)
-    apart = (scores - np.where(kind, scores, 0).sum(axis=0) / np.maximum(kind.sum(axis=0), 1))[kind]
-    free = np.maximum(kind.sum(axis=0) - 1, 0).sum()
-    return mean, math.sqrt(max(float((apart**2).sum()) / max(int(free), 1), 1e-12))
+    """For each target the mean over the other pairs' models of a kind, and their standard deviation over all rows."""
+    chosen, pairs = np.where(kind, scores, 0), len(scores) // 2
+    own = np.repeat(chosen.reshape(pairs, 2, -1).sum(axis=1), 2, axis=0)
+    apart = (scores - chosen.sum(axis=0) / pairs)[kind]
+    deviation = math.sqrt(float((apart**2).sum()) / (scores.shape[1] * (pairs - 1)))
+    return (chosen.sum(axis=0) - own) / (pairs - 1), max(deviation, 1e-6)
 
 
 def _log_density(values: Floats, mean: Floats, deviation: float) -> Floats:
@@ -52,7 +54,7 @@ def _log_density(values: Floats, mean: Floats, deviation: float) -> Floats:
 
 def advantage(ratios: list[Floats], members: list[Members], seed: int = 0) -> Advantage:
     """Over the rows of all victims; the interval is of the bootstrap over rows, since a row's answers are related."""
-    right = np.concatenate([(r > 0)[:, :] * k for r, k in zip(ratios, members, strict=True)], axis=1).sum(axis=0)
+    right = np.concatenate([(r > 0) * k for r, k in zip(ratios, members, strict=True)], axis=1).sum(axis=0)
     wrong = np.concatenate([(r > 0) * ~k for r, k in zip(ratios, members, strict=True)], axis=1).sum(axis=0)
     inside = np.concatenate([k.sum(axis=0) for k in members])
     outside = np.concatenate([(~k).sum(axis=0) for k in members])

@@ -1,7 +1,7 @@
 """Copies of a whole training run, each on a random half of every worker's rows, in one simulation.
 
-A row is in the training of half of the copies, so each copy is a target whose members are known, and the others are
-its shadow models.
+Copies come in pairs that divide the rows between them. Each copy is a target whose members are known, and all other
+pairs are its shadow models: as many with a row as without it, so chance alone favours no answer.
 """
 
 from collections.abc import Callable
@@ -93,17 +93,18 @@ def train_shadows(
 
 
 def _halves(problem: ModuleProblem, worker: int, count: int) -> npt.NDArray[np.bool_]:
-    """Which rows of a worker each copy trains on: every row is in half of the copies."""
+    """Which rows of a worker each copy trains on, `[copies, rows]`: a copy the one half, the next one the other."""
     rows = len(problem.parts[worker])
     if rows < LEAST:
         raise ConfigError(
             f"membership inference trains on halves of a worker's rows, and {problem.worker_name(worker)} has {rows}; "
             f"it needs {LEAST} or more: use fewer workers, or --shadows 0 to leave it out"
         )
-    order = randomness.uniform("shadows", problem.seed, worker, np.arange(count)[:, None], np.arange(rows)).argsort(0)
-    members: npt.NDArray[np.bool_] = order.argsort(0) < count // 2
-    members[~members.any(axis=1), 0] = True  # no copy has a worker without rows
-    return members
+    coins = randomness.uniform("shadows", problem.seed, worker, np.arange(count // 2)[:, None], np.arange(rows)) < 0.5
+    for coin in coins:
+        if coin.all() or not coin.any():  # no copy has a worker without rows
+            coin[0] = not coin[0]
+    return np.stack([coins, ~coins], axis=1).reshape(count, rows)
 
 
 def on_parts(problem: ModuleProblem, parts: list[npt.NDArray[np.int64]]) -> ModuleProblem:
