@@ -27,7 +27,7 @@ from netfleet.problems.module import ModuleProblem
 from netfleet.topology.network import Mask, Network
 
 #: Rows that a worker needs for a test.
-LEAST = 8
+LEAST = 2
 
 
 @dataclass(frozen=True)
