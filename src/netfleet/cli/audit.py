@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from netfleet.files import make_folder
-    from netfleet.privacy.audit.audit import AuditOptions, audit
+    from netfleet.privacy.audit import AuditOptions, audit
     from netfleet.privacy.audit.page import write_page
     from netfleet.privacy.audit.table import print_audit
     from netfleet.privacy.audit.target import find_target, methods_by_name

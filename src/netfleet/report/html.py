@@ -5,11 +5,10 @@ import io
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import matplotlib
 import numpy.typing as npt
 from matplotlib.figure import Figure
@@ -22,6 +21,7 @@ from netfleet.report.graph import draw_topology
 from netfleet.report.intervals import LEVEL
 from netfleet.report.plots import DPI, QUANTITIES
 from netfleet.report.scores import score_grids
+from netfleet.report.template import render_page
 from netfleet.runs.config import config_hash
 from netfleet.runs.history import History, group, has
 from netfleet.topology.topology import Topology
@@ -49,9 +49,9 @@ def write_report(
     `config` is the resolved experiment (`Experiment.to_table()`) and `config_text` the same as TOML.
     """
     rows, xs = table.summary(histories), [x for x in QUANTITIES if has(histories, x)]
-    template = (resources.files("netfleet.report") / "report.html").read_text(encoding="utf-8")
-    rules = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page = rules.from_string(template).render(
+    page = render_page(
+        "netfleet.report",
+        "report.html",
         title=title,
         lead=_lead(config, topology, rows),
         facts=_facts(config, topology, histories),

@@ -77,6 +77,13 @@ def test_noise_leaves_nothing_to_divide() -> None:
     assert recovered(1, 32, noise=0.01) == 0
 
 
+def test_an_empty_batch_has_nothing_to_recover() -> None:
+    net, (x, y) = model(), batch(2)
+    found = algebra.quotients(gradient(net, x, y), layers(net)[0])
+    assert algebra.recovered(found, x[:0], 1.0).tolist() == []
+    assert algebra.recovered(found[:0], x, 1.0).tolist() == [False, False]
+
+
 @pytest.mark.parametrize(
     "net",
     [

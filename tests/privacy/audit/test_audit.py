@@ -13,7 +13,7 @@ import pytest
 from netfleet.cli import main
 from netfleet.data.sites import SITE_VARIABLE
 from netfleet.errors import ConfigError
-from netfleet.privacy.audit.audit import AuditOptions, audit
+from netfleet.privacy.audit import AuditOptions, audit
 from netfleet.privacy.audit.results import Audit
 from netfleet.privacy.audit.target import find_target, methods_by_name
 from netfleet.runs.config import experiment
@@ -86,6 +86,7 @@ def test_audit_json_has_its_schema(found: Audit, tmp_path: Path) -> None:
     table = json.loads(found.write_json(tmp_path).read_text())
     assert set(table) == {"version", "experiment", "settings", "privacy", "views", "results", "ranking", "notes"}
     assert table["version"] == 1
+    assert set(table["experiment"]["runs"]) == {"NET-FLEET", "LD-SGD"}
     assert len(table["experiment"]["hash"]) == 64
     assert list(table["views"]) == ["neighbour", "all neighbours", "two hops"]
     assert set(table["ranking"]) == set(table["views"])
@@ -148,6 +149,7 @@ def test_the_command_writes_a_page_and_a_file(tmp_path: Path, capsys: Any) -> No
         (["--shadows", "3"], "shadows must be an even number from 4 on"),
         (["--methods", "net-flet"], "did you mean 'net-fleet'"),
         (["--methods", ","], "--methods names no method"),
+        (["--methods", "dsgd,dsgd"], "two algorithms are called 'DSGD'"),
         (["--set", "problem={kind='quadratics'}"], "Quadratics has none"),
     ],
 )
@@ -172,10 +174,11 @@ def test_other_methods_take_over_the_step_size() -> None:
 
 
 def test_a_plan_and_a_sites_folder(tmp_path: Path, capsys: Any) -> None:
-    plan_sites(tmp_path, digits(), 5)
+    plan = plan_sites(tmp_path, digits(), 5)
     folder = tmp_path / "plan"
     assert main(["audit", str(folder), *WORDS]) == 0
-    assert (folder / "audit" / "audit.json").exists()
+    table = json.loads((folder / "audit" / "audit.json").read_text())
+    assert table["experiment"]["runs"] == {"NET-FLEET": plan.experiment}
     assert find_target(str(folder / "operator")).victim is None
     assert main(["audit", str(folder / "s3"), *WORDS, "--shadows", "0"]) == 0
     results = json.loads((folder / "s3" / "audit" / "audit.json").read_text())["results"]

@@ -26,7 +26,7 @@ def distances(candidates: Tensor, originals: Tensor, span: float) -> tuple[Tenso
     """For each original the largest error of its closest candidate, as a part of the range, and that candidate."""
     if len(candidates) == 0:
         return torch.full((len(originals),), torch.inf, dtype=originals.dtype), torch.zeros_like(originals)
-    flat = originals.reshape(len(originals), -1).double()
+    flat = originals.flatten(1).double()
     least, place = torch.cdist(flat, candidates.double(), p=torch.inf).min(dim=1)
     return least / span, candidates[place].view_as(originals)
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from netfleet.gradients.replica import outputs_of
 from netfleet.privacy.audit import algebra, optimisation
 from netfleet.privacy.audit.labels import LabelGuess, count_labels, read_labels
 from netfleet.privacy.audit.layers import LinearLayer, first_layer, last_layer
@@ -74,12 +75,20 @@ class Outcome(NamedTuple):
     inverted: Inverted | None = None
 
 
-def attack(scene: Scene, readings: Readings, invert: "Search | None") -> Outcome:
+class Attacker(NamedTuple):
+    """Who attacks: its own rows of the data, and the steps of its search by optimisation (0: none)."""
+
+    victim: int
+    own: Tensor
+    steps: int
+
+
+def attack(scene: Scene, readings: Readings, attacker: Attacker) -> Outcome:
     """Labels, division and, if asked for, optimisation."""
     if not readings.found:
         return Outcome(readings.exact, 0.0, None, (0, 0), (0, 0))
     clearest = readings.found[0]
-    outcome = Outcome(readings.exact, clearest.share, _labels(scene, readings), (0, 0), (0, 0))
+    outcome = Outcome(readings.exact, clearest.share, _labels(scene, readings, attacker), (0, 0), (0, 0))
     if scene.first is not None and scene.inputs is not None:
         every = torch.unique(torch.cat([reading.rows for reading in readings.found]))
         hits = torch.zeros(len(scene.inputs), dtype=torch.bool)
@@ -89,7 +98,7 @@ def attack(scene: Scene, readings: Readings, invert: "Search | None") -> Outcome
             )
         best = algebra.recovered(_quotients(scene, clearest.gradient), scene.inputs[clearest.rows], scene.span)
         outcome = outcome._replace(batch=(int(best.sum()), len(best)), rows=(int(hits.sum()), len(every)))
-    return _with_pictures(scene, readings, outcome, invert)
+    return _with_pictures(scene, readings, outcome, attacker)
 
 
 def _quotients(scene: Scene, gradient: Tensor) -> Tensor:
@@ -97,30 +106,33 @@ def _quotients(scene: Scene, gradient: Tensor) -> Tensor:
     return algebra.quotients(gradient, scene.first)
 
 
-def _labels(scene: Scene, readings: Readings) -> LabelGuess | None:
+def _labels(scene: Scene, readings: Readings, attacker: Attacker) -> LabelGuess | None:
     clearest, targets = readings.found[0], scene.problem.data.train_y
     if not scene.labelled or not isinstance(targets, Tensor) or len(clearest.rows) == 0:
         return None
     assert scene.last is not None
     true = torch.zeros(scene.last.outputs, dtype=torch.bool)
     true[targets[clearest.rows].long()] = True
-    return LabelGuess(read_labels(clearest.gradient, scene.last), true)
+    if clearest.steps > 1 or scene.problem.batch == 0:
+        return LabelGuess(read_labels(clearest.gradient, scene.last), true)
+    absent = _probabilities(scene, attacker.own)
+    return LabelGuess(read_labels(clearest.gradient, scene.last, absent, scene.problem.batch), true)
 
 
-class Search(NamedTuple):
-    """How optimisation looks for inputs, and the attackers' own rows, whose mean is the guess to beat."""
+def _probabilities(scene: Scene, rows: Tensor) -> Tensor:
+    """What the initial model says of the labels of some rows, on average."""
+    problem = scene.problem
+    assert scene.inputs is not None
+    with torch.no_grad():
+        outputs = outputs_of(problem.module(problem.start()), scene.inputs[rows].to(problem.device, problem.dtype))
+    return outputs.softmax(dim=1).mean(dim=0).double().cpu()
 
-    steps: int
-    seed: int
-    victim: int
-    own: Tensor  # rows of the data
 
-
-def _with_pictures(scene: Scene, readings: Readings, outcome: Outcome, search: Search | None) -> Outcome:
+def _with_pictures(scene: Scene, readings: Readings, outcome: Outcome, attacker: Attacker) -> Outcome:
     rows = readings.found[0].rows
-    if search is None or scene.inputs is None or len(rows) == 0:
+    if attacker.steps == 0 or scene.inputs is None or len(rows) == 0:
         return outcome
-    inverted = _invert(scene, readings, search) if scene.labelled else None
+    inverted = _invert(scene, readings, attacker) if scene.labelled else None
     shown = scene.inputs[rows[:LARGEST]] if inverted is None else inverted.originals
     closest = None
     if scene.first is not None:
@@ -128,7 +140,7 @@ def _with_pictures(scene: Scene, readings: Readings, outcome: Outcome, search: S
     return outcome._replace(originals=shown, quotients=closest, inverted=inverted)
 
 
-def _invert(scene: Scene, readings: Readings, search: Search) -> Inverted:
+def _invert(scene: Scene, readings: Readings, attacker: Attacker) -> Inverted:
     problem, clearest = scene.problem, readings.found[0]
     assert scene.last is not None
     assert scene.inputs is not None
@@ -137,10 +149,10 @@ def _invert(scene: Scene, readings: Readings, search: Search) -> Inverted:
     labels = count_labels(gradient, scene.last, size).to(problem.device)
     shape, bounds = tuple(scene.inputs.shape[1:]), (scene.low, scene.high)
     target = optimisation.Target(problem.module(problem.start()), problem.task.loss, gradient, labels, shape, *bounds)
-    images = optimisation.invert(target, search.steps, search.seed, search.victim).double().cpu()
+    images = optimisation.invert(target, attacker.steps, problem.seed, attacker.victim).double().cpu()
     originals = scene.inputs[clearest.rows]
     matched = optimisation.match(images, originals, scene.span)
     taken = originals[matched.places]
-    mean = scene.inputs[search.own].mean(dim=0).expand_as(taken)
+    mean = scene.inputs[attacker.own].mean(dim=0).expand_as(taken)
     blind = 10 * torch.log10(scene.span**2 / (mean - taken).square().flatten(1).mean(dim=1).clamp(min=1e-30))
     return Inverted(matched.psnr.tolist(), blind.tolist(), taken, matched.guesses)

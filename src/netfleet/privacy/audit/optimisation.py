@@ -82,7 +82,7 @@ class Matched(NamedTuple):
 
 def match(guesses: Tensor, originals: Tensor, span: float) -> Matched:
     """The assignment with the least squared error; `span` is the range of the data."""
-    apart = torch.cdist(originals.reshape(len(originals), -1).double(), guesses.reshape(len(guesses), -1).double())
+    apart = torch.cdist(originals.flatten(1).double(), guesses.flatten(1).double())
     error = apart.square().numpy() / math.prod(originals.shape[1:])
     rows, columns = linear_sum_assignment(error)
     psnr = np.clip(10 * np.log10(span**2 / np.maximum(error[rows, columns], 1e-30)), None, _BEST)

@@ -2,11 +2,9 @@
 
 import base64
 import io
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-import jinja2
 import numpy as np
 import torch
 from PIL import Image
@@ -18,6 +16,7 @@ from netfleet.privacy.audit.algebra import TOLERANCE
 from netfleet.privacy.audit.optimisation import RECOVERED
 from netfleet.privacy.audit.results import PAGE_FILE, Audit, Picture
 from netfleet.privacy.audit.table import COLUMNS, VIEWERS, rows
+from netfleet.report.template import render_page
 from netfleet.runs.config import Experiment
 
 #: Pixels of a picture's shorter side, at least.
@@ -47,9 +46,9 @@ def write_page(audit: Audit, experiment: Experiment, folder: Path) -> Path:
 
 def render(audit: Audit, experiment: Experiment) -> str:
     """The text of the page."""
-    template = (resources.files("netfleet.privacy.audit") / "audit.html").read_text(encoding="utf-8")
-    rules = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return rules.from_string(template).render(
+    return render_page(
+        "netfleet.privacy.audit",
+        "audit.html",
         title=f"Audit of {audit.name}",
         verdict=verdict(audit),
         facts=_facts(audit, experiment),
@@ -60,7 +59,6 @@ def render(audit: Audit, experiment: Experiment) -> str:
         bounds=[f for f in audit.findings if f.name == "bound" and f.view == next(iter(audit.views))],
         tolerance=f"{100 * TOLERANCE:g} %",
         recovered=f"{RECOVERED:g} dB",
-        private=audit.privacy is not None,
         hash=audit.hash,
         config_text=experiment.to_toml(),
         version=netfleet.__version__,

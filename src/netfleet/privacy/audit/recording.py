@@ -59,11 +59,10 @@ class Recording:
     start: Tensor  # [d], which every site knows
     exchanges: tuple[Exchange, ...]
     gradients: tuple[Gradient, ...]
-    models: Tensor  # [m, d], what is sent next
 
     @property
     def m(self) -> int:
-        return len(self.models)
+        return self.network.m
 
     def column(self, event: int, worker: int) -> int:
         """Where a worker's gradient is among the coefficients; 0 is the initial model."""
@@ -82,7 +81,7 @@ def record(job: Job, rounds: int) -> Recording:
     if not bool(torch.isfinite(state.x).all()):
         raise DivergedError(f"{job.algorithm.title} diverged within {rounds} rounds; use a smaller step size (eta)")
     exchanges = as_known(job.algorithm, host.exchanges)
-    return Recording(job.algorithm, job.network, problem.start(), exchanges, tuple(f.gradients), state.x.clone())
+    return Recording(job.algorithm, job.network, problem.start().cpu(), exchanges, tuple(f.gradients))
 
 
 class WatchedSimulator(Simulator):
@@ -97,7 +96,9 @@ class WatchedSimulator(Simulator):
 
         def watched(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
             values = [pack(vector).values for vector in vectors]
-            sent = tuple(v.clone() for v in values if v.shape[1] == self.problem.d)  # without BatchNorm's statistics
+            sent = tuple(
+                v.to("cpu", copy=True) for v in values if v.shape[1] == self.problem.d
+            )  # without BatchNorm's statistics
             self.exchanges.append(Exchange(t, sent))
             return mix(*vectors)  # type: ignore[arg-type]
 
@@ -137,7 +138,7 @@ class _Watched(Counted):
         return value
 
     def _write(self, value: Tensor, t: int, k: int, rows: tuple[Tensor, ...]) -> None:
-        self.gradients.append(Gradient(t, k, rows, value[:, self._compared].double()))
+        self.gradients.append(Gradient(t, k, rows, value[:, self._compared].double().cpu()))
 
     def _rows_of(self, sample: Sample) -> tuple[Tensor, ...]:
         """The rows of each worker; of those that are absent, none."""

@@ -3,7 +3,7 @@
 `audit.json` has these keys; a later version may add some, and a change of their meaning raises `version`:
 
     version     1
-    experiment  its name, and the hash of its runs' configs
+    experiment  its name, its hash, and by method the hash of its run's config (in a plan: `experiment` of plan.toml)
     settings    rounds, victims, shadows, … of the audit
     privacy     the [privacy] table, or null
     views       what each attacker knows, in words
@@ -73,6 +73,7 @@ class Audit:
 
     name: str
     hash: str
+    runs: Mapping[str, str]  # the hash of each method's config
     settings: Mapping[str, int]
     privacy: Mapping[str, Any] | None
     views: Mapping[str, str]
@@ -106,7 +107,7 @@ class Audit:
         """As in `audit.json`."""
         return {
             "version": VERSION,
-            "experiment": {"name": self.name, "hash": self.hash},
+            "experiment": {"name": self.name, "hash": self.hash, "runs": dict(self.runs)},
             "settings": dict(self.settings),
             "privacy": None if self.privacy is None else dict(self.privacy),
             "views": dict(self.views),

@@ -18,7 +18,8 @@ from netfleet import randomness
 from netfleet.engines.job import Job
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.simulator import Simulator
-from netfleet.errors import ConfigError
+from netfleet.errors import ConfigError, DivergedError
+from netfleet.gradients.replica import outputs_of
 from netfleet.privacy.mechanism import Mechanism, Rate, simulated_secret
 from netfleet.privacy.queries import queries_after
 from netfleet.privacy.settings import Privacy
@@ -89,6 +90,8 @@ def train_shadows(
     for t in range(rounds):
         state = advance(host, job.algorithm, f, t, [state])
         progress(t + 1)
+    if not bool(torch.isfinite(state.x).all()):
+        raise DivergedError(f"{job.algorithm.title} diverged within {rounds} rounds on halves of the rows; lower eta")
     return Shadows(state.x.view(count, problem.m, -1), members, epsilon)
 
 
@@ -154,7 +157,7 @@ def scores(problem: ModuleProblem, models: Tensor, rows: Tensor) -> Tensor:
     found = []
     with torch.no_grad():
         for x in models:
-            outputs = problem.module(x)(inputs[rows].to(problem.device, problem.dtype))
+            outputs = outputs_of(problem.module(x), inputs[rows].to(problem.device, problem.dtype))
             found.append(problem.task.loss(outputs, targets[rows].to(problem.device)).double().cpu())
     losses = torch.stack(found)
     if problem.task.outputs != "classes":

@@ -24,7 +24,7 @@ COLUMNS = (
     Column("labels\nread off", "labels", "advantage", terminal="labels"),
     Column("batch recovered\nby division", "algebra", "batch", terminal="division"),
     Column("all rows\nby division", "algebra", "rows"),
-    Column("PSNR by\noptimisation", "optimisation", "psnr", "dB", terminal="search"),
+    Column("PSNR by\noptimisation", "optimisation", "psnr", "dB", terminal="PSNR"),
     Column("recovered by\noptimisation", "optimisation", "recovered"),
     Column("membership\nadvantage", "membership", "advantage", terminal="membership"),
 )

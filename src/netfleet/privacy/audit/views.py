@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from netfleet.algorithms.compression import Compressed
 from netfleet.privacy.audit.recording import Coefficients, Recording, heard
 from netfleet.topology.topology import Topology
 
@@ -64,7 +63,6 @@ class Readings(NamedTuple):
 
     found: list[Reading]  # different ones, the clearest first
     exact: float  # share of the gradients sent that can be computed exactly
-    linear: bool  # whether the method's messages are sums of gradients
 
 
 def views_of(recording: Recording, topology: Topology, victim: int) -> list[View]:
@@ -98,16 +96,16 @@ def observed(recording: Recording, view: View) -> list[tuple[int, int, int]]:
 def read_gradients(recording: Recording, found: Coefficients | None, view: View) -> Readings:
     """The gradients of the victim that a view shows."""
     if found is None:
-        return Readings(_changes(recording, view), 0.0, False)
+        return Readings(_changes(recording, view), 0.0)
     system = _equations(recording, found, view)
     sent = _sent(recording, found, view.victim)
     if system is None or not sent:
-        return Readings([], 0.0, True)
+        return Readings([], 0.0)
     single = torch.zeros(len(sent), system.coefficients.shape[1], dtype=torch.float64)
     single[torch.arange(len(sent)), [recording.column(event, view.victim) - 1 for event in sent]] = 1
     exact = float((_solve(system, single).share > EXACT).double().mean())
     targets = torch.cat([single, _means(recording, sent, single)])
-    return Readings(_different(recording, view, system, _solve(system, targets), sent), exact, True)
+    return Readings(_different(recording, view, system, _solve(system, targets), sent), exact)
 
 
 def _means(recording: Recording, sent: list[int], single: Tensor) -> Tensor:
@@ -193,10 +191,3 @@ def _changes(recording: Recording, view: View) -> list[Reading]:
             if float(change.abs().max()) > 0:
                 found.append(Reading(exchange.t, 0, 1, 0.0, -change if n == 0 else change, rows))
     return found[:MOST]
-
-
-def about(recording: Recording, view: View) -> str:
-    """The messages that a view has, in numbers."""
-    senders = {sender for _, _, sender in observed(recording, view)}
-    packed = ", compressed" if isinstance(recording.algorithm, Compressed) else ""
-    return f"{len(observed(recording, view))} vectors of {len(senders)} workers{packed}"

@@ -1,11 +1,11 @@
 """Audits an experiment: runs its methods, attacks their messages, with and without privacy.
 
->>> from netfleet.privacy.audit.audit import AuditOptions
+>>> from netfleet.privacy.audit import AuditOptions
 >>> AuditOptions(rounds=3).shadows
 16
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
@@ -16,9 +16,9 @@ from netfleet import randomness
 from netfleet.algorithms.build import algorithm_label
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.job import Job
-from netfleet.errors import ConfigError
+from netfleet.errors import ConfigError, DivergedError
 from netfleet.privacy.audit import membership
-from netfleet.privacy.audit.attacks import Outcome, Scene, Search, attack, make_scene
+from netfleet.privacy.audit.attacks import Attacker, Outcome, Scene, attack, make_scene
 from netfleet.privacy.audit.findings import findings_of, membership_findings
 from netfleet.privacy.audit.recording import coefficients, record
 from netfleet.privacy.audit.results import Audit, Finding, Picture
@@ -68,11 +68,12 @@ def audit(
     other workers get a half of them. Nothing is sent anywhere.
     """
     options, seed = options or AuditOptions(), experiment.seeds[0]
-    given = replace(experiment, algorithms=tuple(methods) or experiment.algorithms)
+    given = replace(experiment, algorithms=tuple(methods) or experiment.algorithms, seeds=(seed,))
+    hashes = {run.label: run.hash for run in given.runs()}  # raises if two methods have one name
     with one_intra_op_thread():
         setting = _checked(build_setting(given, seed), victim)
         runs = _Runs(given, setting, options, _victims(setting, options, victim), display or Quiet())
-        return runs.all()
+        return runs.all(hashes)
 
 
 def _checked(setting: Setting, victim: int | None) -> Setting:
@@ -128,7 +129,7 @@ class _Runs:
         self.notes: list[str] = []
         self.seen: dict[str, str] = {}
 
-    def all(self) -> Audit:
+    def all(self, hashes: Mapping[str, str]) -> Audit:
         for table in self.experiment.algorithms:
             for private in (False, True) if self.experiment.privacy else (False,):
                 self._try(table, private)
@@ -140,21 +141,19 @@ class _Runs:
         privacy = self.experiment.privacy
         about = None if privacy is None else asdict(privacy)
         settings = asdict(self.options)
-        made = (self.experiment.name, self.experiment.hash, settings, about, self.seen)
+        made = (self.experiment.name, self.experiment.hash, hashes, settings, about, self.seen)
         return Audit(*made, tuple(self.findings), tuple(self.notes), tuple(self.pictures))
 
     def _try(self, table: Table, private: bool) -> None:
-        """Audit a method; one that does not fit the graph, or cannot be private, is left out with a note."""
+        """Audit a method; one of several that does not fit, cannot be private or diverges is left out with a note."""
         label, privacy = algorithm_label(table), self.experiment.privacy if private else None
         settings = replace(self.experiment, privacy=privacy)
         try:
-            job = build_job(table, self.experiment.seeds[0], settings, self.setting)
-        except ConfigError as error:
+            self._audit(build_job(table, self.experiment.seeds[0], settings, self.setting), label, private)
+        except (ConfigError, DivergedError) as error:
             if len(self.experiment.algorithms) == 1:
                 raise
             self.notes.append(f"{label}{', private,' if private else ''} was left out: {error}")
-            return
-        self._audit(job, label, private)
 
     def _audit(self, job: Job, label: str, private: bool) -> None:
         training = min(self.options.training, self.experiment.rounds) if self.options.shadows else 0
@@ -174,19 +173,17 @@ class _Runs:
         for place, victim in enumerate(self.victims):
             for view in views_of(recording, self.setting.topology, victim):
                 self.seen.setdefault(view.name, WORDS[view.name])
-                outcome = attack(self.scene, read_gradients(recording, found, view), self._search(place, view))
+                outcome = attack(self.scene, read_gradients(recording, found, view), self._attacker(place, view))
                 attacked.outcomes.setdefault(view.name, []).append(outcome)
                 attacked.views.setdefault(view.name, []).append(view)
                 self._picture(outcome, view, label, private)
             self.display.round(place + 1)
         return attacked
 
-    def _search(self, place: int, view: View) -> Search | None:
-        if place >= self.options.inverted:
-            return None
+    def _attacker(self, place: int, view: View) -> Attacker:
         parts = self.scene.problem.parts
-        own = torch.from_numpy(np.concatenate([parts[i] for i in view.members if i != view.victim] or [parts[0]]))
-        return Search(self.options.steps, self.scene.problem.seed, view.victim, own)
+        own = np.concatenate([parts[i] for i in view.members if i != view.victim])
+        return Attacker(view.victim, torch.from_numpy(own), self.options.steps if place < self.options.inverted else 0)
 
     def _picture(self, outcome: Outcome, view: View, label: str, private: bool) -> None:
         if outcome.originals is None or not self.scene.pictured:
