@@ -119,6 +119,22 @@ def test_models_without_a_linear_first_layer_and_data_without_labels() -> None:
     assert made.value("optimisation", "psnr", "neighbour", "NET-FLEET") is not None
 
 
+def test_a_penalty_hides_nothing() -> None:
+    """Its gradient is l2 · x, and x is known."""
+    penalised = with_batch(1)
+    penalised["problem"] |= {"l2": 0.1, "weights": [0.4, 0.3, 0.1, 0.1, 0.1]}
+    made = audit(experiment(penalised), AuditOptions(rounds=1, victims=5, shadows=0, inverted=0))
+    assert made.value("algebra", "batch", "neighbour", "NET-FLEET") == 1
+    assert made.value("labels", "advantage", "neighbour", "NET-FLEET") == 1
+
+
+def test_messages_of_half_the_bits_show_labels_too() -> None:
+    method = {"kind": "net-fleet", "K": 2, "eta": 0.05, "compress": "cast"}
+    made = audit(experiment(digits(algorithms=[method])), AuditOptions(rounds=1, victims=5, shadows=0, inverted=0))
+    assert made.value("labels", "advantage", "neighbour", "NET-FLEET, cast") == 1
+    assert "no plain sums of gradients" in made.notes[0]
+
+
 def test_methods_that_do_not_fit_are_left_out_with_a_note() -> None:
     methods = [{"kind": "spider"}, {"kind": "net-fleet"}]
     made = audit(experiment(digits(privacy=PRIVACY, algorithms=methods)), FEW)
@@ -151,6 +167,7 @@ def test_the_command_writes_a_page_and_a_file(tmp_path: Path, capsys: Any) -> No
         (["--methods", ","], "--methods names no method"),
         (["--methods", "dsgd,dsgd"], "two algorithms are called 'DSGD'"),
         (["--set", "problem={kind='quadratics'}"], "Quadratics has none"),
+        (["--set", "topology={kind='ring', workers=1}"], "an audit needs neighbours, and there is one worker"),
     ],
 )
 def test_bad_options(words: list[str], why: str, tmp_path: Path, capsys: Any) -> None:

@@ -87,6 +87,7 @@ def attack(scene: Scene, readings: Readings, attacker: Attacker) -> Outcome:
     """Labels, division and, if asked for, optimisation."""
     if not readings.found:
         return Outcome(readings.exact, 0.0, None, (0, 0), (0, 0))
+    readings = _without_penalty(scene, readings, attacker.victim)
     clearest = readings.found[0]
     outcome = Outcome(readings.exact, clearest.share, _labels(scene, readings, attacker), (0, 0), (0, 0))
     if scene.first is not None and scene.inputs is not None:
@@ -99,6 +100,16 @@ def attack(scene: Scene, readings: Readings, attacker: Attacker) -> Outcome:
         best = algebra.recovered(_quotients(scene, clearest.gradient), scene.inputs[clearest.rows], scene.span)
         outcome = outcome._replace(batch=(int(best.sum()), len(best)), rows=(int(hits.sum()), len(every)))
     return _with_pictures(scene, readings, outcome, attacker)
+
+
+def _without_penalty(scene: Scene, readings: Readings, victim: int) -> Readings:
+    """Gradients without that of the penalty, l2 · x, which an attacker knows about as well as x."""
+    problem = scene.problem
+    if problem.l2 == 0:
+        return readings
+    weight = 1.0 if problem.shares is None else problem.m * float(problem.shares[victim])
+    penalty = problem.l2 * weight * problem.start().double().cpu()
+    return readings._replace(found=[each._replace(gradient=each.gradient - penalty) for each in readings.found])
 
 
 def _quotients(scene: Scene, gradient: Tensor) -> Tensor:

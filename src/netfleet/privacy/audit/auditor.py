@@ -83,6 +83,8 @@ def _checked(setting: Setting, victim: int | None) -> Setting:
             f"an audit attacks training rows, and {type(problem).__name__} has none that netfleet knows of; audit an "
             f"experiment that trains a model on data"
         )
+    if problem.m < 2:
+        raise ConfigError("an audit needs neighbours, and there is one worker; use two or more")
     if problem.data.site is None:
         return setting
     if victim is None:

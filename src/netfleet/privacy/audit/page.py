@@ -15,7 +15,7 @@ from netfleet.files import write_atomically
 from netfleet.privacy.audit.algebra import TOLERANCE
 from netfleet.privacy.audit.optimisation import RECOVERED
 from netfleet.privacy.audit.results import PAGE_FILE, Audit, Picture
-from netfleet.privacy.audit.table import COLUMNS, VIEWERS, rows
+from netfleet.privacy.audit.table import COLUMNS, VIEWERS, percent, rows
 from netfleet.report.template import render_page
 from netfleet.runs.config import Experiment
 
@@ -70,16 +70,15 @@ def verdict(audit: Audit) -> str:
     view = next(iter(audit.views))
     worst = audit.ranking(view)[0]
     batch, labels = (audit.value(*name, view, worst) or 0.0 for name in (("algebra", "batch"), ("labels", "recall")))
-    words = f"From {worst}'s messages {VIEWERS[view]} recovers {batch:.0%} of a batch's inputs exactly"
-    words += f" and reads off {labels:.0%} of its labels"
+    words = f"From {worst}'s messages {VIEWERS[view]} recovers {percent(batch)} % of a batch's inputs exactly"
+    words += f" and reads off {percent(labels)} % of its labels"
     if audit.find("algebra", "batch", view, worst, True) is None:
         return f"{words}."
     batch, labels = (
         audit.value(*name, view, worst, True) or 0.0 for name in (("algebra", "batch"), ("labels", "advantage"))
     )
-    return (
-        f"{words}; with the experiment's privacy {batch:.0%} of the inputs, and labels {labels:.0%} better than chance."
-    )
+    words += f"; with the experiment's privacy {percent(batch)} % of the inputs"
+    return f"{words}, and its guesses of labels are {percent(labels)} % better than chance."
 
 
 def _facts(audit: Audit, experiment: Experiment) -> list[tuple[str, str]]:

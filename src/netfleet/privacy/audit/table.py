@@ -57,13 +57,14 @@ def shown(finding: Finding | None, unit: str) -> str:
         return "–"
     if unit == "dB":
         return f"{finding.value:.1f} dB"
-    text = f"{_percent(finding.value)} %"
+    text = f"{percent(finding.value)} %"
     if finding.attack == "membership" and finding.interval is not None:
-        text += f" [{', '.join(map(_percent, finding.interval))}]"
+        text += f" [{', '.join(map(percent, finding.interval))}]"
     return text
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """A share in whole percent, without the sign."""
     return str(round(100 * value)).replace("-", "−")
 
 

@@ -180,14 +180,16 @@ def _different(
 
 
 def _changes(recording: Recording, view: View) -> list[Reading]:
-    """Of a method that is not linear: what its arguments are at first, and their changes from message to message."""
+    """Of a method that is not linear: the changes of what it sends, beside the models first, then of the models."""
     rows = torch.unique(torch.cat([gradient.rows[view.victim] for gradient in recording.gradients]))
-    found, before = [], dict[int, Tensor]()
-    for exchange in recording.exchanges:
+    start, before = recording.start.double(), dict[int, Tensor]()
+    found: list[tuple[bool, Reading]] = []
+    for place, exchange in enumerate(recording.exchanges):
         for n, sent in enumerate(exchange.sent):
-            now, known = sent[view.source].double(), before.get(n, recording.start.double() if n == 0 else None)
+            now = sent[view.source].double()
+            change = now - before.get(n, start if n == 0 else torch.zeros_like(now))
             before[n] = now
-            change = now if known is None else now - known
-            if float(change.abs().max()) > 0:
-                found.append(Reading(exchange.t, 0, 1, 0.0, -change if n == 0 else change, rows))
-    return found[:MOST]
+            initial = n == place == 0 and not recording.algorithm.server  # everybody knows that model
+            if not initial and float(change.abs().max()) > 0:
+                found.append((n == 0, Reading(exchange.t, 0, 1, 0.0, -change if n == 0 else change, rows)))
+    return [reading for _, reading in sorted(found, key=lambda item: item[0])][:MOST]
