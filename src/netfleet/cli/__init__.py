@@ -9,6 +9,7 @@ from netfleet.cli import (
     admit,
     algorithms,
     approve,
+    audit,
     bench,
     compare,
     leave,
@@ -36,7 +37,7 @@ from netfleet.exit_codes import announce
 
 #: A module's name is its command, its docstring the command's help; `add` adds the options and `run` runs it.
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
-    "experiments": (run, tune, sweep, compare, theory, topology, algorithms),
+    "experiments": (run, tune, sweep, compare, theory, topology, algorithms, audit),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
     "sites that train without a server": (statistics, plan, up, node, status, admit, leave, revoke, receipts),
     "what a site decides for itself": (policy, approve, pin),

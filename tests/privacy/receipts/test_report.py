@@ -81,25 +81,21 @@ def test_the_page_is_written_into_the_folder_by_default(site: RecordingSite, cap
     assert "wrote" in capsys.readouterr().out
 
 
-AUDIT = {
-    "made": "2027-01-31",
-    "attacks": [
-        {"attack": "inversion", "view": "one neighbour", "result": "3 of 32 images", "interval": None},
-        {"attack": "<membership>", "view": "all together", "result": 0.04, "interval": [-0.01, 0.09], "shadows": 8},
-        {"attack": "labels", "view": "two hops", "result": 0, "interval": "exact"},
-    ],
-}
+def result(**changed: Any) -> dict[str, Any]:
+    """One of those that netfleet audit writes."""
+    table = {"attack": "algebra", "name": "batch", "view": "one neighbour", "method": "NET-FLEET", "private": False}
+    return table | {"victims": 4, "value": 0.1, "interval": None, "words": "3 of 32 images"} | changed
 
 
 def test_an_audit_is_read_and_shown(site: RecordingSite) -> None:
-    (site.folder / "audit.json").write_text(json.dumps(AUDIT))
+    odd = result(attack="<membership>", name="advantage", private=True, interval=[-0.01, 0.09], words="0.04")
+    (site.folder / "audit.json").write_text(json.dumps({"results": [result(), odd, result(value=None)]}))
     assert read_audit(site.folder) == [
-        Attack("inversion", "one neighbour", "3 of 32 images", "–"),
-        Attack("<membership>", "all together", "0.04", "-0.01 to 0.09"),
-        Attack("labels", "two hops", "0", "exact"),
+        Attack("algebra, batch: NET-FLEET", "one neighbour", "3 of 32 images", "–"),
+        Attack("<membership>, advantage: NET-FLEET, private", "one neighbour", "0.04", "-0.01 to 0.09"),
     ]
-    text = page(site.folder)
-    assert '<th scope="row">&lt;membership&gt;</th><td>all together</td><td>0.04</td><td>-0.01 to 0.09</td>' in text
+    shown = "<td>one neighbour</td><td>0.04</td><td>-0.01 to 0.09</td>"
+    assert f'<th scope="row">&lt;membership&gt;, advantage: NET-FLEET, private</th>{shown}' in page(site.folder)
 
 
 @pytest.mark.parametrize(
@@ -108,19 +104,18 @@ def test_an_audit_is_read_and_shown(site: RecordingSite) -> None:
         "",
         "[]",
         "{}",
-        '{"attacks": 3}',
-        '{"attacks": [3]}',
-        '{"attacks": [{"attack": "a", "view": "b"}]}',
-        '{"attacks": [{"attack": 1, "view": "b", "result": "c"}]}',
-        '{"attacks": [{"attack": "a", "view": "b", "result": [1]}]}',
-        '{"attacks": [{"attack": "a", "view": "b", "result": "c", "interval": [1, 2, 3]}]}',
+        '{"results": 3}',
+        '{"results": [3]}',
+        json.dumps({"results": [{"attack": "a", "view": "b", "value": 1}]}),
+        json.dumps({"results": [result(attack=1)]}),
+        json.dumps({"results": [result(interval=[1, 2, 3])]}),
     ],
 )
 def test_an_audit_that_cannot_be_read_is_said(site: RecordingSite, text: str) -> None:
     (site.folder / "audit.json").write_text(text)
-    with pytest.raises(ConfigError, match="expected a table with attacks"):
+    with pytest.raises(ConfigError, match="expected what netfleet audit writes"):
         read_audit(site.folder)
-    assert "expected a table with attacks" in page(site.folder)
+    assert "expected what netfleet audit writes" in page(site.folder)
 
 
 @pytest.mark.parametrize(

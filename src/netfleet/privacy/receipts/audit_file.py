@@ -1,9 +1,4 @@
-"""Reads `audit.json` of a site's folder: the attacks that were tried on its messages, and what they got.
-
-    {"attacks": [{"attack": "inversion", "view": "one neighbour", "result": "0 of 32 images", "interval": null}]}
-
-`result` is a text or a number, `interval` a text or two numbers; there may be further keys.
-"""
+"""Reads `audit.json` of a site's folder (`netfleet audit`): the attacks that were tried on its messages, and what they got."""
 
 import json
 from pathlib import Path
@@ -31,20 +26,18 @@ def read_audit(folder: Path) -> list[Attack] | None:
         return None
     try:
         found = json.loads(path.read_bytes())
-        return [_attack(each) for each in found["attacks"]]
+        return [_attack(each) for each in found["results"] if each["value"] is not None]
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ConfigError(
-            f"cannot read {path} ({error}); expected a table with attacks, each with attack, view, result and interval"
-        ) from None
+        raise ConfigError(f"cannot read {path} ({error}); expected what netfleet audit writes; make it again") from None
 
 
 def _attack(table: dict[str, object]) -> Attack:
-    result, interval = table["result"], table.get("interval")
-    numbers = isinstance(interval, list) and len(interval) == 2 and fits(interval, list[float])
-    if not fits(table["attack"], str) or not fits(table["view"], str) or not fits(result, str | float):
-        raise ValueError("attack and view must be texts, result a text or a number")
-    if not numbers and not fits(interval, str | None):
-        raise ValueError("interval must be a text or two numbers")
-    words = f"{interval[0]:g} to {interval[1]:g}" if numbers and isinstance(interval, list) else str(interval or "–")
-    shown = f"{result:g}" if isinstance(result, float) else str(result)
-    return Attack(str(table["attack"]), str(table["view"]), shown, words)
+    names = [table[key] for key in ("attack", "name", "view", "method", "words")]
+    interval = table["interval"]
+    pair = isinstance(interval, list) and len(interval) == 2 and fits(interval, list[float])
+    if not fits(names, list[str]) or not fits(table["private"], bool) or not (pair or interval is None):
+        raise ValueError("a result of another form")
+    attack, name, view, method, words = map(str, names)
+    private = ", private" if table["private"] else ""
+    bounds = f"{interval[0]:.3g} to {interval[1]:.3g}" if pair and isinstance(interval, list) else "–"
+    return Attack(f"{attack}, {name}: {method}{private}", view, words, bounds)
