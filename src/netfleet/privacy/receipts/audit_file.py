@@ -1,4 +1,4 @@
-"""Reads `audit.json` of a site's folder (`netfleet audit`): the attacks that were tried on its messages, and what they got."""
+"""Reads `audit.json` of a site's folder (`netfleet audit`): the attacks on its messages, and what they got."""
 
 import json
 from pathlib import Path
