@@ -24,6 +24,7 @@ SERVER.set_forkserver_preload(
         "netfleet.sites.operations.process",
         "netfleet.problems",
         "torch._dynamo",  # which an optimizer imports
+        "opacus.accountants",
         "support.site_processes",
         "support.site_loops",
         "support.cluster_ranks",
