@@ -26,7 +26,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", metavar="A,B,…", help=words)
     for name, text in _WORDS.items():
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
-    words = "folder for audit.json and audit.html (default: audit/ in the plan's folder, or runs/audit-NAME-HASH)"
+    words = "folder for audit.json and audit.html (default: the plan's or the site's folder, or runs/audit-NAME-HASH)"
     parser.add_argument("--out", type=Path, metavar="DIR", help=words)
 
 
@@ -46,9 +46,7 @@ def run(options: argparse.Namespace) -> int:
     target, console = find_target(options.target, options.set), Console()
     experiment = target.experiment
     methods = methods_by_name(options.methods, experiment) if options.methods else experiment.algorithms
-    beside = (
-        default_folder(experiment.name, experiment.hash, "audit-") if target.folder is None else target.folder / "audit"
-    )
+    beside = target.folder or default_folder(experiment.name, experiment.hash, "audit-")
     out = options.out or beside
     runs = len(methods) * (1 if experiment.privacy is None else 2)
     try:

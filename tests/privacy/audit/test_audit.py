@@ -16,6 +16,7 @@ from netfleet.errors import ConfigError
 from netfleet.privacy.audit import AuditOptions, audit
 from netfleet.privacy.audit.results import Audit
 from netfleet.privacy.audit.target import find_target, methods_by_name
+from netfleet.privacy.receipts.audit_file import read_audit
 from netfleet.runs.config import experiment
 from support.site_processes import plan_sites
 
@@ -194,12 +195,15 @@ def test_a_plan_and_a_sites_folder(tmp_path: Path, capsys: Any) -> None:
     plan = plan_sites(tmp_path, digits(), 5)
     folder = tmp_path / "plan"
     assert main(["audit", str(folder), *WORDS]) == 0
-    table = json.loads((folder / "audit" / "audit.json").read_text())
+    table = json.loads((folder / "audit.json").read_text())
     assert table["experiment"]["runs"] == {"NET-FLEET": plan.experiment}
     assert find_target(str(folder / "operator")).victim is None
     assert main(["audit", str(folder / "s3"), *WORDS, "--shadows", "0"]) == 0
-    results = json.loads((folder / "s3" / "audit" / "audit.json").read_text())["results"]
+    results = json.loads((folder / "s3" / "audit.json").read_text())["results"]
     assert {result["victims"] for result in results} == {1}
+    attacks = read_audit(folder / "s3")  # as the report of what left the site does
+    assert attacks is not None
+    assert any(attack.result.startswith("100 %: share of the labels in a batch") for attack in attacks)
 
 
 def own_files(folder: Path) -> dict[str, Any]:
@@ -225,6 +229,6 @@ def test_a_site_audits_its_own_rows_where_others_are_not(
     assert main(["audit", str(tmp_path / "plan"), *WORDS]) == 2
     assert "netfleet audit SITE-FOLDER" in capsys.readouterr().err
     assert main(["audit", str(tmp_path / "plan" / "s1"), *WORDS]) == 0
-    table = json.loads((tmp_path / "plan" / "s1" / "audit" / "audit.json").read_text())
+    table = json.loads((tmp_path / "plan" / "s1" / "audit.json").read_text())
     found = {(r["attack"], r["name"], r["view"]): r["value"] for r in table["results"]}
     assert found["algebra", "batch", "neighbour"] == 1

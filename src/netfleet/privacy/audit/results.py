@@ -11,7 +11,8 @@
     ranking     for each view the methods, from the one whose messages show most to the one that shows least
     notes       sentences, such as which attack did not apply
 
-`value` is null if an attack does not apply; `words` then say why. `interval` is a pair or null.
+`words` say the number and what it is. `value` is null if an attack does not apply; `words` then say why. `interval` is
+a pair or null.
 """
 
 import json
@@ -111,7 +112,7 @@ class Audit:
             "settings": dict(self.settings),
             "privacy": None if self.privacy is None else dict(self.privacy),
             "views": dict(self.views),
-            "results": [asdict(finding) for finding in self.findings],
+            "results": [asdict(finding) | {"words": in_words(finding)} for finding in self.findings],
             "ranking": {view: self.ranking(view) for view in self.views},
             "notes": list(self.notes),
         }
@@ -120,6 +121,15 @@ class Audit:
         text = json.dumps(self.to_table(), indent=1, ensure_ascii=False) + "\n"
         write_atomically(folder / AUDIT_FILE, lambda file: file.write(text.encode()))
         return folder / AUDIT_FILE
+
+
+def in_words(finding: Finding) -> str:
+    """A finding's number and what it is, or why there is none."""
+    if finding.value is None:
+        return finding.words
+    decibels = finding.name in ("psnr", "guess")
+    number = f"{finding.value:.1f} dB" if decibels else f"{100 * finding.value:.0f} %"
+    return f"{number}: {finding.words}"
 
 
 def share_interval(hits: int, trials: int) -> tuple[float, float] | None:
