@@ -15,6 +15,7 @@ import torch.distributed as dist
 import netfleet.optim
 
 how = sys.argv[1]
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts tests in the background ignores it
 dist.init_process_group("gloo")
 pid = torch.tensor(os.getpid())
 dist.broadcast(pid, 0)

@@ -88,7 +88,7 @@ def train_loops(
                 runner = SiteRunner(place, site, settings, identity, log, linger, network.transport(name))
                 session, history = runner.train(stack, Quiet(), own=make(i))
                 session.loop.wait(runner.stay(session))
-                ended.put((i, history))
+            ended.put((i, history))  # its record is closed now
         except BaseException as error:
             ended.put((i, error))
 
