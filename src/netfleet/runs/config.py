@@ -6,7 +6,7 @@
     [[algorithms]]             kind = "net-fleet", K = 10, eta = 0.1, label = "…"          (one or more)
     [evaluation]               every = 10, …           (fields of `Evaluation`)
     [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
-    [privacy]                  clip = 1.0, …           (fields of `Privacy`; left out: gradients are not private)
+    [privacy]                  clip = 1.0, …           (fields of `Privacy`; left out: nothing is private)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
 
 The resolved config has every default written out. A result depends on it, and on the contents of the files and modules
@@ -181,7 +181,7 @@ class Experiment:
         table = {"rounds": self.rounds, "topology": self.topology, "problem": self.problem, "algorithm": algorithm}
         table |= {"evaluation": self.evaluation.to_table(), "dtype": self.engine.dtype}
         table |= {"network": asdict(self.network)} if self.network else {}
-        return table | ({"privacy": asdict(self.privacy)} if self.privacy else {})
+        return table | ({"privacy": self.privacy.to_table()} if self.privacy else {})
 
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""

@@ -123,6 +123,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
         raise ConfigError("[network] simulates failures, but sites have real ones; leave it out")
     if experiment.problem["kind"] == OWN_LOOP:
         _check_own_loop(experiment, algorithm)
+    if experiment.privacy is not None and experiment.privacy.link_noise is not None:
+        raise ConfigError("privacy.link_noise: sites do not have it yet; leave it out")
     check_steps(algorithm, experiment.rounds)
     if nodes.patience and (why := why_fixed(algorithm)) is not None:
         raise why

@@ -144,7 +144,7 @@ class SiteRunner:
         engine = replace(self.experiment.engine, device=self.site.device or self.experiment.engine.device)
         problem = build_problem(self.experiment.problem, workers, self._run_config.seed, engine).at([self.site.number])
         privacy = self.experiment.privacy
-        if privacy is None:
+        if privacy is None or privacy.clip is None:
             return problem
         queries = queries_after(self.algorithm, self.experiment.rounds, problem.seed)
         self._account = SiteAccount(self.folder, queries, resumes)
