@@ -17,6 +17,7 @@ from netfleet import Algorithm, make_topology
 from netfleet.engines import Job, make_engine
 from netfleet.engines.simulator import Simulator
 from netfleet.errors import ConfigError
+from netfleet.privacy.build import check_buffers
 from netfleet.privacy.link_noise import LinkNoise, links_of, simulated_links
 from netfleet.privacy.noise import add_gaussian
 from netfleet.privacy.settings import Privacy
@@ -24,7 +25,6 @@ from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import build_job, build_setting
 from netfleet.runs.config import experiment
 from netfleet.runs.metrics import conserved_gap
-from netfleet.runs.requirements import check_link_noise
 from support.conformance import assert_close
 from support.problems import Memory, batch_norm_net, digits_problem, methods
 
@@ -199,7 +199,7 @@ def test_what_does_not_go_with_it_is_rejected(parts: dict[str, Any], why: str) -
 def test_averaged_running_statistics_are_rejected() -> None:
     problem = digits_problem(4, batch_norm_net(), batch_norm="mixed")
     with pytest.raises(ConfigError, match="running variances negative"):
-        check_link_noise(nf.algorithms.NetFleet(), make_topology("ring", workers=4), problem)
+        check_buffers(problem)
 
 
 @pytest.mark.parametrize(

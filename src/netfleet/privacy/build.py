@@ -34,16 +34,19 @@ def make_private(
     return problem.private(Mechanism(privacy.clip, rates, secret), spending)
 
 
-def link_noise(privacy: Privacy, rounds: int, secret: LinkSecret) -> LinkNoise | None:
-    """The noise on the links of a training of so many rounds, if it has any."""
-    if privacy.link_noise is None:
-        return None
-    if privacy.exact_rounds >= rounds:
-        raise ConfigError(
-            f"privacy.exact_rounds = {privacy.exact_rounds} leaves none of the {rounds} rounds with noise; use fewer, "
-            f"or leave link_noise out"
-        )
+def link_noise(privacy: Privacy, rounds: int, secret: LinkSecret) -> LinkNoise:
+    """The noise on the links of a training of so many rounds."""
+    assert privacy.link_noise is not None
     return LinkNoise(privacy.link_noise, rounds - privacy.exact_rounds, secret)
+
+
+def check_buffers(problem: Problem) -> None:
+    """Reject noise on a model's running statistics."""
+    if problem.mixes_buffers:
+        raise ConfigError(
+            'privacy.link_noise: noise could make running variances negative; use batch_norm = "local" or '
+            '"recalibrated", or GroupNorm'
+        )
 
 
 class Account(Protocol):

@@ -14,7 +14,7 @@ from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.host import refuse_memory
 from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
-from netfleet.privacy.build import link_noise, make_private, rounds_allowed
+from netfleet.privacy.build import check_buffers, link_noise, make_private, rounds_allowed
 from netfleet.privacy.link_noise import simulated_links
 from netfleet.privacy.queries import queries_after
 from netfleet.problems.base import PROBLEMS, Problem
@@ -148,7 +148,8 @@ def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, sett
     if privacy is not None and privacy.clip is not None:
         problem = make_private(problem, privacy, queries_after(method, settings.rounds, problem.seed))
     if privacy is not None and privacy.link_noise is not None:
-        check_link_noise(method, network, problem)
+        check_link_noise(method, network)
+        check_buffers(problem)
         noise = link_noise(privacy, settings.rounds, simulated_links(problem.seed))
     rounds = rounds_allowed(problem, privacy, settings.rounds)
     return Job(problem, network, method, rounds, threads=settings.engine.threads, noise=noise)

@@ -267,6 +267,11 @@ def check_experiment(given: Mapping[str, Any]) -> Experiment:
     _at_least("checkpoint_every", result.checkpoint_every, 1)
     if not result.seeds or len(set(result.seeds)) < len(result.seeds) or not all(0 <= s < 2**63 for s in result.seeds):
         raise ConfigError(f"seeds must be one or more different whole numbers from 0 on, got {list(result.seeds)}")
+    if result.privacy is not None and result.privacy.exact_rounds >= result.rounds:
+        cause = (
+            f"privacy.exact_rounds = {result.privacy.exact_rounds} leaves none of the {result.rounds} rounds with noise"
+        )
+        raise ConfigError(f"{cause}; use fewer, or leave link_noise out")
     result.runs()  # labels must differ
     return result
 

@@ -7,7 +7,6 @@ from netfleet.algorithms.compression import Compressed
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.simulator import Simulator
 from netfleet.errors import ConfigError
-from netfleet.problems.base import Problem
 from netfleet.problems.synthetic import Quadratics
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
@@ -43,14 +42,14 @@ def check_network(method: Algorithm, topology: Topology, faults: Faults | None) 
             )
 
 
-def check_link_noise(method: Algorithm, network: Network, problem: Problem) -> None:
+def check_link_noise(method: Algorithm, network: Network) -> None:
     """Reject what noise that cancels between neighbours does not go with."""
-    why = _why_no_link_noise(method, network, problem)
+    why = _why_no_link_noise(method, network)
     if why is not None:
         raise ConfigError(f"privacy.link_noise: {why}")
 
 
-def _why_no_link_noise(method: Algorithm, network: Network, problem: Problem) -> str | None:
+def _why_no_link_noise(method: Algorithm, network: Network) -> str | None:
     if method.server:
         return f"{method.title} has a server and no links; use a method over a graph, such as net-fleet"
     if isinstance(method, Compressed):
@@ -61,8 +60,6 @@ def _why_no_link_noise(method: Algorithm, network: Network, problem: Problem) ->
         return (
             "where links change, a worker may have one neighbour in a round, which knows its noise; use a fixed graph"
         )
-    if problem.mixes_buffers:
-        return 'noise could make running variances negative; use batch_norm = "local" or "recalibrated", or GroupNorm'
     W = network.W()
     alone = [i for i in range(network.m) if len(set(W[[i]].indices[W[[i]].data != 0].tolist()) - {i}) < 2]
     if alone:

@@ -198,7 +198,7 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "no request": (
         asked(kind=Kind.CHUNK, total=24),
         DENIED,
-        "a request CHUNK where PULL, JOIN, MODEL or FACTS was expected",
+        "a request CHUNK where PULL, JOIN, MODEL, FACTS or KEY was expected",
     ),
     "an answer": (asked(kind=Kind.DROPPED), DENIED, "a request DROPPED where"),
     "half a round": (asked(body=bytes(9)), DENIED, "a list of rounds of 9 bytes"),

@@ -55,12 +55,14 @@ class SiteServer:
         status: Callable[[str], bytes],
         limit: RateLimit | None = None,
         facts: Message | None = None,
+        key: Callable[[int], Message] | None = None,
     ) -> None:
         """`model` is the last saved model; `status` is the status as JSON for a name; `facts` are those of a site with
-        a loop of its own. Make it in the network's loop.
+        a loop of its own; `key` is the site's public key for a neighbour, where links have noise. Make it in the
+        network's loop.
         """
         self._site, self._outbox, self._members, self._refused = site, outbox, members, refused
-        self._model, self._status, self._facts = model, status, facts
+        self._model, self._status, self._facts, self._key = model, status, facts, key
         self._run = bytes.fromhex(site.run)
         self.limit = limit or RateLimit()
         self._news = asyncio.Condition()
@@ -95,8 +97,8 @@ class SiteServer:
             raise FrameError("its certificate is good, but it is not a neighbour")
         frame, j = wire.decode(request), contact.neighbour.number
         wire.check_origin(frame, self._run, j)
-        if frame.kind not in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS):
-            raise FrameError(f"a request {frame.kind.name} where PULL, JOIN, MODEL or FACTS was expected")
+        if frame.kind not in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS, Kind.KEY):
+            raise FrameError(f"a request {frame.kind.name} where PULL, JOIN, MODEL, FACTS or KEY was expected")
         if frame.kind == Kind.PULL:
             rounds = wire.unpack_rounds(frame.body)
             if self._members.answer_instead(j, frame) is None:
@@ -122,6 +124,10 @@ class SiteServer:
             if self._facts is None:
                 raise FrameError("this site has no loop of its own, and no facts to compare")
             return self._frames(frame, self._facts)
+        if frame.kind == Kind.KEY:
+            if self._key is None:
+                raise FrameError("this site adds no noise to its links, and has no key for it")
+            return self._frames(frame, self._key(j))
         try:
             async with asyncio.timeout(HOLD), self._news:
                 while (instead := self._members.answer_instead(j, frame)) is None:

@@ -56,6 +56,7 @@ class Kind(IntEnum):
     DONE = 9  # the training ended before round t
     MODEL = 10  # give me your model
     FACTS = 11  # say what you train (where sites have loops of their own)
+    KEY = 12  # give me your public key (where links have noise)
 
 
 class Frame(NamedTuple):

@@ -20,7 +20,7 @@ from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
 from netfleet.errors import CheckpointError, DivergedError
 from netfleet.privacy.account import SiteAccount
-from netfleet.privacy.build import make_private, rounds_allowed
+from netfleet.privacy.build import check_buffers, make_private, rounds_allowed
 from netfleet.privacy.queries import queries_after
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
@@ -36,7 +36,7 @@ from netfleet.sites import LINGER
 from netfleet.sites.network.client import Client
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.loop_thread import LoopThread
-from netfleet.sites.network.outbox import Outbox
+from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
 from netfleet.sites.operations.logs import Log
@@ -45,9 +45,11 @@ from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, Waiting, check_links
 from netfleet.sites.runtime.facts import Facts, check_same_facts, compare_facts, facts_message, shortened, write_facts
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
+from netfleet.sites.runtime.link_keys import LinkKeys
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost, why_fixed
 from netfleet.sites.runtime.recorder import AskedToLeave, OwnLoopRecorder, SiteRecorder
+from netfleet.sites.runtime.site_noise import Agreement, SiteNoise, sent_model
 from netfleet.sites.runtime.status_builder import StatusBuilder
 
 
@@ -81,6 +83,8 @@ class SiteRunner:
         self._linger, self._transport = linger, transport or GrpcTransport(identity, site.listen)
         (self._run_config,) = experiment.runs()
         self._account: SiteAccount | None = None  # where gradients are private
+        self._keys: LinkKeys | None = None  # where links have noise
+        self._identity = identity
         self.algorithm = make_algorithm(self._run_config.config["algorithm"])
         fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
@@ -110,7 +114,9 @@ class SiteRunner:
             problem, algorithm = own.problem, own.algorithm
         session, connections = self._connect(stack)
         loop, members = session.loop, self._members
-        host = SiteHost(problem, members.neighbourhood, algorithm, SiteExchange(session, display), members.outbox)
+        noise = self._noise(session, problem, display, start is not None and not rejoin)
+        exchange = SiteExchange(session, display)
+        host = SiteHost(problem, members.neighbourhood, algorithm, exchange, members.outbox, noise)
         if rejoin:
             members.set_joining(True)
             loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
@@ -150,6 +156,15 @@ class SiteRunner:
         self._account = SiteAccount(self.folder, queries, resumes)
         return make_private(problem, privacy, queries, self._account)
 
+    def _noise(self, session: SiteSession, problem: Problem, display: Display, resumes: bool) -> SiteNoise | None:
+        privacy, members = self.experiment.privacy, self._members
+        if privacy is None or privacy.link_noise is None:
+            return None
+        check_buffers(problem)
+        self._keys = LinkKeys(self.folder / RUN_FOLDER, self.site.run, self._identity, resumes)
+        agree = Agreement(session, self._keys, Waiting(members, self.log, display))
+        return SiteNoise(members.neighbourhood, privacy, self.experiment.rounds, agree)
+
     def _connect(self, stack: ExitStack) -> tuple[SiteSession, AsyncExitStack]:
         loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
         stack.callback(lambda: loop.wait(connections.aclose()))
@@ -171,10 +186,20 @@ class SiteRunner:
 
     async def _serve(self, connections: AsyncExitStack, facts: Facts | None = None) -> None:
         members, status = self._members, self.status
-        answers = (lambda: model_message(status.snapshot), status.status_for)
         told = None if facts is None else facts_message(facts)
-        server = SiteServer(self.site, members.outbox, members, self.log.refused, *answers, facts=told)
+        key = None if self._keys is None else self._key_for
+        answers = (self._model, status.status_for)
+        server = SiteServer(self.site, members.outbox, members, self.log.refused, *answers, facts=told, key=key)
         await connections.enter_async_context(self._transport.serve(server))
+
+    def _model(self) -> Message:
+        """What a neighbour that joins gets; with noise on links, what it could have been sent already."""
+        found = model_message(self.status.snapshot)
+        return found if self._keys is None else sent_model(self._members.outbox, found)
+
+    def _key_for(self, j: int) -> Message:
+        assert self._keys is not None
+        return self._keys.statement(j, self._members.first_round(j)).message()
 
     def _serve_and_compare(
         self, session: SiteSession, connections: AsyncExitStack, facts: Facts, fresh: bool, display: Display

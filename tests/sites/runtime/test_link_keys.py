@@ -1,0 +1,168 @@
+"""Secrets of links: both ends have the same, nobody else's key is taken, and they survive a restart."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from netfleet.errors import ConfigError, FrameError
+from netfleet.sites.planning.certificates import (
+    Authority,
+    Identity,
+    PrivateKey,
+    certificate_pem,
+    issue,
+    key_pem,
+    new_authority,
+    new_key,
+)
+from netfleet.sites.runtime.link_keys import BYTES, KEYS_FILE, LinkKeys, Statement, check_statement, parse_statement
+from support.site_memory import give_simulated_secrets, run_in_memory, run_planned
+from support.site_processes import plan_sites
+from support.site_settings import DIGITS, QUADRATICS, simulated
+
+RUN, OTHER_RUN = "ab" * 32, "cd" * 32
+AUTHORITY = new_authority()
+
+
+def identity(name: str, authority: Authority = AUTHORITY, key: PrivateKey | None = None) -> Identity:
+    key = key or new_key()
+    certificate = issue(authority, name, "localhost", key.public_key())
+    pems = certificate_pem(authority.certificate), certificate_pem(certificate), key_pem(key)
+    return Identity(name, *pems, datetime.now(UTC) + timedelta(days=1))
+
+
+def keys(folder: Path, name: str, run: str = RUN, resumes: bool = False, **parts: Any) -> LinkKeys:
+    (folder / name).mkdir(exist_ok=True)
+    return LinkKeys(folder / name, run, identity(name, **parts), resumes)
+
+
+def agree(one: LinkKeys, other: LinkKeys, since: int = 0) -> None:
+    for here, there, name, j in ((one, other, "b", 1), (other, one, "a", 0)):
+        found = parse_statement(bytes(there.statement(1 - j, since).message().data.tolist()))
+        here.check(found, name)
+        here.learn(j, name, since, found)
+
+
+def test_both_ends_of_a_link_have_the_same_secret_and_each_link_its_own(tmp_path: Path) -> None:
+    a, b = keys(tmp_path, "a"), keys(tmp_path, "b")
+    assert a.secret(1, 0) is None
+    agree(a, b)
+    agree(a, b, since=7)
+    first, later = a.secret(1, 0), a.secret(1, 7)
+    assert first == b.secret(0, 0)
+    assert later == b.secret(0, 7)
+    assert first != later
+
+
+def test_a_restarted_site_has_the_same_secrets_for_its_owner_only(tmp_path: Path) -> None:
+    a, b = keys(tmp_path, "a"), keys(tmp_path, "b")
+    agree(a, b)
+    path = tmp_path / "a" / KEYS_FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = keys(tmp_path, "a", resumes=True)
+    assert (again.public, again.secret(1, 0)) == (a.public, a.secret(1, 0))
+    assert a.secret(1, 0).key.hex() not in repr(a.secret(1, 0))  # type: ignore[union-attr]
+
+
+def test_a_site_without_its_keys_or_with_damaged_ones_does_not_go_on(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"noise\.json is missing, so this site's noise would not cancel"):
+        keys(tmp_path, "a", resumes=True)
+    keys(tmp_path, "a")
+    with pytest.raises(ConfigError, match="it is of another run"):
+        keys(tmp_path, "a", OTHER_RUN)
+    (tmp_path / "a" / KEYS_FILE).write_text("{}")
+    with pytest.raises(ConfigError, match=r"noise\.json is damaged"):
+        keys(tmp_path, "a")
+
+
+def test_a_site_with_new_keys_is_told_that_its_neighbour_holds_the_old_one(tmp_path: Path) -> None:
+    a, b = keys(tmp_path, "a"), keys(tmp_path, "b")
+    agree(a, b)
+    shutil.rmtree(tmp_path / "a")
+    new = keys(tmp_path, "a")
+    with pytest.raises(ConfigError, match="b has agreed on noise with an earlier key of this site"):
+        new.learn(1, "b", 0, b.statement(0, 0))
+    new.learn(1, "b", 9, b.statement(0, 9))  # a new link is another matter
+
+
+def test_keys_of_rsa_certificates(tmp_path: Path) -> None:
+    a, b = keys(tmp_path, "a", key=rsa.generate_private_key(65537, 2048)), keys(tmp_path, "b")
+    agree(a, b)
+    assert a.secret(1, 0) == b.secret(0, 0)
+
+
+def refusals(folder: Path) -> dict[str, tuple[Statement, str]]:
+    """Statements that b must not take for a's, and what it says of them."""
+    good = keys(folder, "a").statement(1, 0)
+    other = keys(folder, "c").statement(1, 0)
+    (folder / "far").mkdir()
+    return {
+        "changed": (good._replace(public=other.public), "signature is not a's for run abababababab"),
+        "no signature": (good._replace(signature=""), "signature is not a's"),
+        "another site's": (other, "'c' has signed, expected 'a'"),
+        "another's signature": (good._replace(signature=other.signature), "signature is not a's"),
+        "another run's": (keys(folder / "far", "a", OTHER_RUN).statement(1, 0), "for run abababababab"),
+        "another authority's": (
+            LinkKeys(folder, RUN, identity("a", new_authority()), False).statement(1, 0),
+            "not signed by the authority",
+        ),
+        "no certificate": (good._replace(certificate="nonsense"), "not trusted"),
+    }
+
+
+def test_keys_that_are_not_the_neighbours_are_refused(tmp_path: Path) -> None:
+    b = keys(tmp_path, "b")
+    for statement, why in refusals(tmp_path).values():
+        with pytest.raises(FrameError, match=why):
+            b.check(statement, "a")
+
+
+def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
+    statement = keys(tmp_path, "a").statement(1, 0)
+    with pytest.raises(FrameError, match="expired"):
+        check_statement(statement, "a", RUN, identity("b").ca, datetime.now(UTC) + timedelta(days=400))
+
+
+def test_a_key_with_which_everyone_has_the_same_secret_is_refused(tmp_path: Path) -> None:
+    """A point of small order, signed by its owner."""
+    with pytest.raises(FrameError, match="one of a few bad ones"):
+        keys(tmp_path, "b").learn(0, "a", 0, keys(tmp_path, "a").statement(1, 0)._replace(public=bytes(32).hex()))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"public": 1}', "[" * 5000, '{"public": "zz"}', "\xff"])
+def test_bytes_that_are_no_statement_are_refused(text: str) -> None:
+    with pytest.raises(FrameError, match="cannot be read"):
+        parse_statement(text.encode("latin-1").ljust(BYTES))
+
+
+# --------------------------------------------------------------------------------------------------------------- sites
+
+
+def test_sites_with_noise_end_where_the_simulator_does(tmp_path: Path) -> None:
+    table = {**DIGITS, "rounds": 6, "topology": {"kind": "ring", "workers": 4}, "privacy": {"link_noise": 0.05}}
+    expected = simulated(table)
+    plan = plan_sites(tmp_path, table, 4)
+    give_simulated_secrets(plan, tmp_path)
+    for i, history in enumerate(run_planned(plan, tmp_path)):
+        assert history.final is not None
+        assert (history.final.state.x[0] - expected[i]).abs().max() <= 1e-10
+
+
+def test_sites_agree_on_secrets_of_their_own_and_their_sums_are_exact(tmp_path: Path) -> None:
+    table = {**QUADRATICS, "rounds": 10, "privacy": {"link_noise": 1.0}}
+    states = [history.final.state for history in run_in_memory(tmp_path, table, 4)]  # type: ignore[union-attr]
+    assert sum(state.y - state.g for state in states).norm() < 1e-12
+    plain = simulated({**table, "privacy": {"link_noise": 1.0}})
+    assert all((state.x[0] - row).norm() > 0.1 for state, row in zip(states, plain, strict=True))
+    links = [json.loads((tmp_path / "plan" / f"s{i}" / "run" / KEYS_FILE).read_text())["links"] for i in range(4)]
+    for i in range(4):
+        assert sorted(links[i]) == sorted(f"{j % 4}/0" for j in (i - 1, i + 1))
+        assert links[i][f"{(i + 1) % 4}/0"]["secret"] == links[(i + 1) % 4][f"{i}/0"]["secret"]
+    assert len({link["secret"] for site in links for link in site.values()}) == 4
