@@ -16,7 +16,7 @@ import netfleet as nf
 from netfleet import Algorithm, make_topology
 from netfleet.engines import Job, make_engine
 from netfleet.engines.simulator import Simulator
-from netfleet.errors import ConfigError
+from netfleet.errors import CheckpointError, ConfigError
 from netfleet.privacy.build import check_buffers
 from netfleet.privacy.link_noise import LinkNoise, links_of, simulated_links
 from netfleet.privacy.noise import add_gaussian
@@ -147,6 +147,14 @@ def test_a_run_that_is_resumed_draws_the_same_noise(tmp_path: Any) -> None:
     nf.simulate("net-fleet", rounds=5, out=tmp_path, **options)
     resumed = nf.simulate("net-fleet", rounds=10, out=tmp_path, resume=True, **options)
     assert torch.equal(whole.final.state.x, resumed.final.state.x)
+
+
+def test_a_run_whose_last_rounds_had_no_noise_is_not_made_longer(tmp_path: Any) -> None:
+    options: dict[str, Any] = {"topology": "ring", "workers": 4, "problem": {"kind": "quadratics"}, "out": tmp_path}
+    options |= {"privacy": {"link_noise": 0.5, "exact_rounds": 1}}
+    nf.simulate("net-fleet", rounds=3, **options)
+    with pytest.raises(CheckpointError, match="its last ones had no link noise"):
+        nf.simulate("net-fleet", rounds=6, resume=True, **options)
 
 
 # ------------------------------------------------------------------------------------------------------ what is hidden

@@ -200,6 +200,7 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
         DENIED,
         "a request CHUNK where PULL, JOIN, MODEL, FACTS or KEY was expected",
     ),
+    "a key for noise": (asked(kind=Kind.KEY, t=-1), DENIED, "this site adds no noise to its links"),
     "an answer": (asked(kind=Kind.DROPPED), DENIED, "a request DROPPED where"),
     "half a round": (asked(body=bytes(9)), DENIED, "a list of rounds of 9 bytes"),
     "too many rounds": (asked(body=bytes(8 * wire.SITES + 8)), DENIED, "a list of rounds of 524296 bytes"),

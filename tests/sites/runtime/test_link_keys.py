@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -9,9 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from netfleet import NetFleet
+from netfleet.engines.host import Tag
+from netfleet.engines.job import Snapshot
 from netfleet.errors import ConfigError, FrameError
+from netfleet.runs.progress import Quiet
+from netfleet.sites.network.client import Answer, Wanted
+from netfleet.sites.network.loop_thread import LoopThread
+from netfleet.sites.network.outbox import Outbox
+from netfleet.sites.network.transport import Contact
+from netfleet.sites.network.wire import Kind
+from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import (
     Authority,
     Identity,
@@ -19,10 +31,18 @@ from netfleet.sites.planning.certificates import (
     certificate_pem,
     issue,
     key_pem,
+    load_authority,
+    load_identity,
     new_authority,
     new_key,
 )
+from netfleet.sites.planning.nodes_file import NodeEntry
+from netfleet.sites.planning.plan import admit
+from netfleet.sites.runtime.exchange import SiteSession, Waiting
+from netfleet.sites.runtime.join_leave import model_message
 from netfleet.sites.runtime.link_keys import BYTES, KEYS_FILE, LinkKeys, Statement, check_statement, parse_statement
+from netfleet.sites.runtime.membership import Membership
+from netfleet.sites.runtime.site_noise import Agreement, sent_model
 from support.site_memory import give_simulated_secrets, run_in_memory, run_planned
 from support.site_processes import plan_sites
 from support.site_settings import DIGITS, QUADRATICS, simulated
@@ -143,6 +163,77 @@ def test_bytes_that_are_no_statement_are_refused(text: str) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------- sites
+
+
+class Answers:
+    """A client whose neighbours answer with these statements, or not at all."""
+
+    def __init__(self, statements: dict[str, Statement]) -> None:
+        self.statements, self.refused = statements, list[str]()
+
+    async def pull(self, contact: Contact, wanted: Wanted, rounds: object = (), kind: Kind = Kind.PULL) -> Answer:
+        assert kind == Kind.KEY
+        if (found := self.statements.get(contact.neighbour.name)) is None:
+            return Answer(Kind.WAIT, -1)
+        wanted.into[:] = bytes(found.message().data.tolist())
+        try:
+            wanted.finite()
+        except FrameError as error:
+            self.refused.append(str(error))
+            return Answer(Kind.WAIT, -1)
+        return Answer(Kind.CHUNK, -1)
+
+
+def test_a_neighbour_without_a_good_key_is_refused_and_given_up_on_disk(tmp_path: Path) -> None:
+    plan = plan_sites(tmp_path, {**QUADRATICS, "privacy": {"link_noise": 1.0}}, 4, patience=1.0)
+    folders = {site.name: tmp_path / "plan" / site.name for site in plan.sites}
+
+    def made(name: str, run: str = plan.run) -> LinkKeys:
+        (folders[name] / run[:4]).mkdir()
+        return LinkKeys(folders[name] / run[:4], run, load_identity(folders[name], name), False)
+
+    own, stream = made("s0"), io.StringIO()
+    log = Log("s0", stream, as_json=True)
+    client = Answers({"s1": made("s1").statement(0, 0), "s3": made("s3", OTHER_RUN).statement(0, 0)})
+    members = Membership(folders["s0"], plan.sites[0], 90, Outbox(), log.refused)
+    with LoopThread() as loop:
+        session = SiteSession(members, client, loop, log)  # type: ignore[arg-type]
+        agree = Agreement(session, own, Waiting(members, log, Quiet()))
+        secrets = agree({1: 0, 3: 0}, 0)
+    assert list(secrets) == [1]
+    assert secrets[1] == own.secret(1, 0)
+    assert "signature is not s3's" in client.refused[0]
+    assert json.loads((folders["s0"] / "links.json").read_text())["lost"] == {"3": 0}
+    events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
+    assert events == ["agreed", "lost", "exposed"]
+
+
+def test_a_neighbour_that_asks_for_the_model_gets_what_was_sent() -> None:
+    """The model itself has no noise of this round."""
+    outbox, like = Outbox(), model_message(Snapshot(3, NetFleet.State(*3 * [torch.ones(1, 4)])))
+    with pytest.raises(FrameError, match="no model yet"):
+        sent_model(outbox, like)
+    for t in (1, 2):
+        outbox.post(Tag(t, 0), "x and y", torch.arange(t, t + 32, dtype=torch.uint8))
+    found = sent_model(outbox, like)
+    assert found.words == like.words
+    assert torch.equal(found.data, torch.arange(2, 18, dtype=torch.uint8))
+
+
+def test_plans_in_which_a_site_would_not_be_hidden_are_rejected(tmp_path: Path) -> None:
+    noisy = {**QUADRATICS, "privacy": {"link_noise": 1.0}}
+    with pytest.raises(ConfigError, match="worker 1 has no second one"):
+        plan_sites(tmp_path, {**noisy, "topology": {"kind": "star"}}, 4)
+    plan_sites(tmp_path, noisy, 4)
+    authority = load_authority(tmp_path / "plan" / "ca" / "ca.pem", tmp_path / "plan" / "ca" / "ca.key")
+    with pytest.raises(ConfigError, match="name two --neighbours or more"):
+        admit(tmp_path / "plan", NodeEntry("s4", "127.0.0.1:1"), ["s0"], authority, 1)
+
+
+def test_gradients_of_a_loop_of_a_sites_own_are_not_said_to_be_private(tmp_path: Path) -> None:
+    table = {**QUADRATICS, "problem": {"kind": "own-loop"}, "privacy": {"clip": 1.0, "noise": 1.0}}
+    with pytest.raises(ConfigError, match="does not see the rows of a loop"):
+        plan_sites(tmp_path, table, 4)
 
 
 def test_sites_with_noise_end_where_the_simulator_does(tmp_path: Path) -> None:
