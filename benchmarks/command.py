@@ -14,6 +14,7 @@ RESULTS = Path(__file__).with_name("results")
 PARTS = {
     "limit": "one round against the bare gradient work and the machine's peak",
     "gradients": "native, stacked and looped gradients against each other",
+    "private": "clipped gradients and noise against a step without, and against Opacus",
     "libraries": "a plain PyTorch loop and other libraries, each in an environment of its own",
     "growth": "time and memory for up to 5,000 workers and 10 million parameters",
     "cluster": "ranks on one machine: bytes on the wire, an exchange against bare messages, a step against DDP",

@@ -18,6 +18,7 @@ from netfleet.algorithms.outer import OUTER
 from netfleet.algorithms.schedules import SCHEDULES
 from netfleet.data import PARTITIONS, SOURCES
 from netfleet.data.columns import FEATURES
+from netfleet.privacy.settings import Privacy
 from netfleet.problems import LOSSES, PROBLEMS
 from netfleet.problems.models import MODELS
 from netfleet.problems.scoring import METRICS
@@ -42,6 +43,7 @@ COLUMNS = {
     "distance2": "‖x̄ − x*‖² where the optimum is known",
     "eta": "step size of the last round",
     "bytes, samples": "payload sent and training samples used by all workers so far",
+    "epsilon": "of `[privacy]`: the largest ε that a worker has spent so far; `samples` then counts expected sizes",
     "seconds": "spent in rounds so far, without evaluation; the only column that differs between equal runs",
 }
 
@@ -84,6 +86,7 @@ current folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` cha
 | `[problem]` | classification | data, partition, model, batch, … |
 | `[[algorithms]]` | net-fleet | one or more; `label` names the curve |
 | `[network]` | no failures | lost and late messages, absent workers |
+| `[privacy]` | not private | [counted noise in gradients](privacy.md), [noise on links](link_noise.md) |
 | `[evaluation]`, `[engine]` | | below |
 
 ## Runs: resume, lengthen, sweep, compare
@@ -255,6 +258,14 @@ KEYS: dict[type, dict[str, str]] = {
         "absent": "share of the workers that are away",
         "spell": "rounds until the absent workers are drawn again",
     },
+    Privacy: {
+        "clip": "the longest that a row's gradient may be",
+        "noise": "standard deviation of the noise, in clipping lengths; left out: solved for `epsilon`",
+        "epsilon": "the budget for all rounds; with `noise` too, training stops before it is exceeded",
+        "delta": "the δ that `epsilon` is for; well below 1 / (rows of the smallest worker)",
+        "link_noise": "standard deviation of noise that cancels between neighbours; with or without `clip`",
+        "exact_rounds": "rounds at the end without `link_noise`",
+    },
     Evaluation: {
         "every": "rounds between evaluations",
         "full_every": "rounds between full evaluations, 0: all are; others skip workers' models, f and ∇f",
@@ -286,6 +297,8 @@ def rows(items: Iterable[tuple[str, str, str]], heads: tuple[str, str, str]) -> 
 
 def value(default: Any) -> str:
     """A default as TOML would write it."""
+    if default is dataclasses.MISSING:
+        return "required"
     if isinstance(default, float):
         return f"{default:.4g}"
     return "none" if default is None else json.dumps(list(default) if isinstance(default, tuple) else default)
@@ -362,6 +375,7 @@ def reference() -> str:
         registry("Compression: `compress` in an algorithm's table", CODECS, COMPRESS_NOTE),
         registry("Step sizes: `eta`", SCHEDULES, "A number, or one of these tables. t counts rounds.\n\n"),
         fields("`[network]`", Faults) + NETWORK_NOTE,
+        fields("`[privacy]`", Privacy),
         fields("`[evaluation]`", Evaluation) + EVALUATION_NOTE,
         "".join(f"| `{m.name}` | {', '.join(m.needs)} | {sentence(m.measure)} |\n" for m in METRICS.values()),
         fields("`[engine]`", EngineConfig),

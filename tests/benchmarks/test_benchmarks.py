@@ -19,8 +19,8 @@ from netfleet import make_topology
 from netfleet.cli import main
 from netfleet.problems import Quadratics
 
-#: Parts that start several processes.
-SLOW = {"libraries", "growth", "cluster", "memory", "sites"}
+#: Parts that start several processes, or import a large library.
+SLOW = {"private", "libraries", "growth", "cluster", "memory", "sites"}
 
 
 @pytest.mark.parametrize("part", [pytest.param(p, marks=pytest.mark.slow if p in SLOW else ()) for p in PARTS])
@@ -45,6 +45,8 @@ def test_every_part_runs(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         kept = {row[0]: row[1] for row in table.rows}
         assert (kept["AdamW"], kept["LED"], kept["NET-FLEET"], kept["K-GT, AdamW"]) == ("2", "1", "2", "4")
         assert "LED, AdamW" not in kept
+    if part == "private":
+        assert [row[:3] for row in table.rows] == [[k, m, "4"] for k in ("cnn", "mlp") for m in ("1", "4")]
     if part == "libraries":
         assert [row[0] for row in table.rows] == ["ours", "plain"]
         assert any(note.startswith("flower: it is not installed in") for note in table.notes)

@@ -33,9 +33,19 @@ def test_a_return_counts_its_start_and_its_own_rounds(tmp_path: Path) -> None:
     back = SiteAccount(tmp_path, QUERIES, resumes=False)
     earlier = back.counted(0) - QUERIES[0]
     back.secret(0)  # the gradient that it starts with
-    back.begin(50)
+    back.begin(50, was_there=True)
     assert back.counted(50) == earlier + QUERIES[0]
     assert back.counted(60) == earlier + QUERIES[0] + QUERIES[60] - QUERIES[50]
+
+
+def test_a_site_that_lost_its_account_counts_all_rounds_before(tmp_path: Path) -> None:
+    back = SiteAccount(tmp_path, QUERIES, resumes=False)
+    back.begin(50, was_there=True)
+    assert back.counted(50) == QUERIES[50] + QUERIES[0]
+    (tmp_path / "new").mkdir()
+    newcomer = SiteAccount(tmp_path / "new", QUERIES, resumes=False)
+    newcomer.begin(50, was_there=False)
+    assert newcomer.counted(50) == QUERIES[0]
 
 
 def test_it_is_on_disk_before_the_draw(tmp_path: Path) -> None:

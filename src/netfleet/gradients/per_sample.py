@@ -1,6 +1,5 @@
 """Gradients of single samples by PyTorch, and whether a model has them at all."""
 
-import copy
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from netfleet.data.tensors import Tensors, leaves, mapped, take
-from netfleet.gradients.replica import Loss, Replica, kept_generator, outputs_of
+from netfleet.gradients.replica import Loss, Replica, generator_states, have_moved, kept_generator, outputs_of
 
 #: Bytes that the gradients of the samples of one `vmap` have at most, and how many samples it takes at most.
 _MOST_BYTES, _MOST_SAMPLES = 1 << 25, 64
@@ -89,18 +88,19 @@ def depends_on_others(model: nn.Module, loss: Loss, inputs: Tensors, targets: Te
     tried in the batch, in a batch of copies of itself, and alone. A model with dropout is not tried alone: it
     draws its random numbers for the whole batch.
     """
-    trial, device = copy.deepcopy(model).train(), leaves(inputs)[0].device
-    replica, count = Replica(trial, loss, frozenset()), len(leaves(inputs)[0])
-    generator = torch.Generator().manual_seed(0)
+    replica, (first, *_) = Replica(model, loss, frozenset()), leaves(inputs)
+    device, count, generator = first.device, len(first), torch.Generator().manual_seed(0)
+    replica.model.train()
     for parameter in replica.parameters:  # away from a start at zero, where a layer may be without effect
         parameter.data += 0.01 * torch.randn(parameter.shape, generator=generator).to(parameter)
 
     def gradient(rows: list[int], at: int) -> tuple[Tensor, bool]:
         chosen = torch.tensor(rows, device=device)
         with kept_generator(device):
-            before = torch.manual_seed(0).get_state()
+            torch.manual_seed(0)
+            before = generator_states(device)
             losses = loss(outputs_of(replica.model, take(inputs, chosen)), take(targets, chosen))
-            random = not torch.equal(before, torch.get_rng_state())
+            random = have_moved(before, device)
             made = torch.autograd.grad(losses[at], replica.parameters, materialize_grads=True)
         return torch.cat([part.reshape(-1) for part in made]), random
 

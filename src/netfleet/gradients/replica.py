@@ -99,7 +99,7 @@ def probe(model: nn.Module, loss: Loss, inputs: Tensors, targets: Tensors) -> Pr
     trial, device, rows = copy.deepcopy(model).train(), leaves(inputs)[0].device, len(leaves(inputs)[0])
     buffers = {name: buffer.clone() for name, buffer in trial.named_buffers()}
     with kept_generator(device), torch.no_grad():
-        before = _generator_states(device)
+        before = generator_states(device)
         try:
             outputs = outputs_of(trial, inputs)
             losses = loss(outputs, targets)
@@ -109,7 +109,7 @@ def probe(model: nn.Module, loss: Loss, inputs: Tensors, targets: Tensors) -> Pr
             raise ConfigError(
                 f"the model and its loss fail on {came}: {reason}; make the model, the loss and the data fit"
             ) from error
-        random = any(not torch.equal(a, b) for a, b in zip(before, _generator_states(device), strict=True))
+        random = have_moved(before, device)
     if not isinstance(losses, Tensor) or tuple(losses.shape) != (rows,):
         came = f"the shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
         raise ConfigError(
@@ -124,7 +124,13 @@ def kept_generator(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
-def _generator_states(device: torch.device) -> list[Tensor]:
+def have_moved(before: list[Tensor], device: torch.device) -> bool:
+    """Whether torch's global generators were used since they had these states."""
+    return any(not torch.equal(a, b) for a, b in zip(before, generator_states(device), strict=True))
+
+
+def generator_states(device: torch.device) -> list[Tensor]:
+    """Of torch's global generators, those that a model on this device may use."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 

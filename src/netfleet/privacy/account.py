@@ -42,6 +42,7 @@ class SiteAccount:
         """`queries` are the gradients after 0, 1, … rounds. `resumes`: a checkpoint is continued, not a new epoch."""
         self._path, self._queries = folder / ACCOUNT_FILE, queries
         known = self._read()
+        self._is_new = known is None
         if known is None and resumes:
             raise ConfigError(
                 f"{self._path} is missing, so this site could draw noise twice; restore it from a copy, or start again "
@@ -55,9 +56,10 @@ class SiteAccount:
             self._epoch = known
             self._write(Epoch(known.key, known.number + 1, earlier=self.counted(known.until)))
 
-    def begin(self, t: int) -> None:
-        """This epoch's first round is t."""
-        self._write(replace(self._epoch, first=t, until=t))
+    def begin(self, t: int, was_there: bool) -> None:
+        """This epoch's first round is t. A site that was there before but has lost its account counts all rounds."""
+        lost = self._is_new and was_there
+        self._write(replace(self._epoch, first=t, until=t, earlier=self._queries[t] if lost else self._epoch.earlier))
 
     def secret(self, t: int) -> Secret:
         if t >= self._epoch.until:

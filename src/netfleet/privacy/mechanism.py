@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from netfleet import randomness
+from netfleet.compute.threads import ThreadPool
 from netfleet.privacy.noise import add_gaussian
 
 Rows = npt.NDArray[np.int64]
@@ -66,11 +67,11 @@ class Mechanism:
         """What draws the mini-batches of some workers, whose rows these are."""
         return Sampler(self, workers, parts)
 
-    def add_noise(self, sums: Tensor, workers: Sequence[int], t: int, k: int) -> None:
+    def add_noise(self, sums: Tensor, workers: Sequence[int], t: int, k: int, pool: ThreadPool | None = None) -> None:
         """Add the noise of a step to sums of clipped gradients `[workers, d]`."""
         secret = self.secret(t)
         keys = [secret.derive("noise", i, t, k) for i in workers]
-        add_gaussian(sums, keys, [self.clip * self.rates[i].noise for i in workers])
+        add_gaussian(sums, keys, [self.clip * self.rates[i].noise for i in workers], pool)
 
     def expected(self, workers: Sequence[int]) -> list[float]:
         return [self.rates[i].expected for i in workers]

@@ -2,7 +2,7 @@
 
 A number is a function of its row's key and its place in the row. The radius is √(−2 ln u), u in (0, 1) of 64 bits
 in steps of 2⁻⁶⁴, so the largest number is √(130 ln 2) ≈ 9.49 in size, which a standard normal number exceeds with a
-probability of 2·10⁻²¹. The angle has 64 bits. All is computed with double precision.
+probability of 2·10⁻²¹. The angle has 32 bits. All is computed with double precision.
 
 Two machines make the same bits from a key, with a compiler or without: there are only operations that IEEE 754 rounds
 in one way (no functions of a mathematical library, no multiplications fused with additions), in a fixed order. Noise
@@ -27,9 +27,8 @@ from netfleet.gradients.native.build import library
 
 KEY = 32  # bytes
 #: As in noise.cpp: the blocks of a group, each of 16 words, and the numbers that they make.
-_GROUP, _NUMBERS = 16, 128
+_GROUP, _NUMBERS = 16, 160
 _PIECE = 256 * _NUMBERS  # numbers that one thread makes at a time
-_TWO32 = 2.0**32
 _LOGARITHM = (
     6.666666666666735130e-01,
     3.999999999940941908e-01,
@@ -99,29 +98,27 @@ def _add_natively(native: ctypes.CDLL, out: Tensor, keys: bytes, scale: Tensor, 
 def normal_numbers(key: bytes, count: int, scale: float = 1.0) -> Doubles:
     """The first numbers of a key, times a scale, as numpy makes them: each operation is one of noise.cpp."""
     groups = -(-count // _NUMBERS)
-    words = np.frombuffer(chacha20(key, groups * _GROUP * 64), "<u4").reshape(groups, _GROUP, 4, 2, 2)
-    low, high = words[..., 0] + 0.5, words[..., 1]  # [group, block, pair, radius or angle]
-    radius = np.sqrt(_minus_two_log((high[..., 0] * _TWO32 + low[..., 0]) * 2.0**-64)) * scale
-    top = high[..., 1]
-    angle = (((top & 0x3FFFFFFF) * _TWO32 + low[..., 1]) * 2.0**-62 - 0.5) * (np.pi / 2)
+    blocks = np.frombuffer(chacha20(key, groups * _GROUP * 64), "<u4").reshape(groups, _GROUP, 16)
+    low, high, turn = np.moveaxis(blocks[..., :15].reshape(groups, _GROUP, 5, 3), -1, 0)  # [group, block, pair]
+    radius = np.sqrt(_minus_two_log((high * 2.0**32 + (low + 0.5)) * 2.0**-64)) * scale
+    angle = ((turn & 0x3FFFFFFF) - (2.0**29 - 0.5)) * (2.0**-30 * np.pi / 2)
     square = angle * angle
     sine = angle + angle * square * _polynomial(square, _SINE)
     cosine = 1 - (0.5 * square - square * square * _polynomial(square, _COSINE))
-    mirrored, turned = top & 0x40000000 != 0, top & 0x80000000 != 0
+    mirrored, turned = turn & 0x40000000 != 0, turn & 0x80000000 != 0
     point = np.where(mirrored, (sine, cosine), (cosine, sine))
-    numbers: Doubles = (radius * np.where(turned, -point, point)).transpose(1, 3, 0, 2).reshape(-1)
-    return numbers[:count]  # [group, pair, x or y, block]
+    numbers = np.where(turned, -radius, radius) * point  # [x or y, group, block, pair]
+    ordered: Doubles = numbers.transpose(1, 3, 0, 2).reshape(-1)  # [group, pair, x or y, block]
+    return ordered[:count]
 
 
 def _minus_two_log(x: Doubles) -> Doubles:
     """−2 ln(x) of normal positive numbers."""
     exponent = (x.view(np.int64) - 0x3FE6A09E667F3BCD) >> 52
-    m, e = (x.view(np.int64) - (exponent << 52)).view(np.float64), exponent.astype(np.float64)
-    f = m - 1
+    f = (x.view(np.int64) - (exponent << 52)).view(np.float64) - 1
     s = f / (2 + f)
     z, half = s * s, 0.5 * f * f
-    rest = s * (half + z * _polynomial(z, _LOGARITHM))
-    log = e * 6.93147180369123816490e-01 + (f - (half - (rest + e * 1.90821492927058770002e-10)))
+    log = exponent * 6.93147180559945309417e-01 + (f - (half - s * (half + z * _polynomial(z, _LOGARITHM))))
     return np.asarray(-2 * log)
 
 

@@ -205,8 +205,8 @@ class ModuleProblem(Problem):
         mechanism = self._mechanism
         assert mechanism is not None
         assert sample.drawn is not None
-        out = self._path.clipped(x, sample.drawn, mechanism.clip)
-        mechanism.add_noise(out, self.workers, sample.t, sample.k)
+        out = self._path.clipped(x, sample.drawn, mechanism.clip, (sample.t, sample.k))
+        mechanism.add_noise(out, self.workers, sample.t, sample.k, self._pool)
         return out.div_(torch.tensor(mechanism.expected(self.workers), dtype=x.dtype, device=x.device)[:, None])
 
     def private(self, mechanism: Mechanism, spending: Spending) -> "ModuleProblem":

@@ -90,6 +90,7 @@ COLUMNS = (
     Column("gap", "to the best\n[95 % interval]", show_gap),
     Column("grad_norm2", "gradient\n‖∇f(x̄)‖²", lambda s: show_number(s.mean), "min"),
     Column("consensus_error", "consensus\nerror", lambda s: show_number(s.mean), "min"),
+    Column("epsilon", "privacy\nspent, ε", lambda s: f"{s.mean:.3g}"),
     Column("bytes", "sent\nMB", lambda s: _amount(s.mean / 1e6)),
     Column("samples", "samples\nused", lambda s: _count(s.mean)),
     Column("seconds", "time\ns", lambda s: _amount(s.mean)),

@@ -230,12 +230,6 @@ def test_plans_in_which_a_site_would_not_be_hidden_are_rejected(tmp_path: Path) 
         admit(tmp_path / "plan", NodeEntry("s4", "127.0.0.1:1"), ["s0"], authority, 1)
 
 
-def test_gradients_of_a_loop_of_a_sites_own_are_not_said_to_be_private(tmp_path: Path) -> None:
-    table = {**QUADRATICS, "problem": {"kind": "own-loop"}, "privacy": {"clip": 1.0, "noise": 1.0}}
-    with pytest.raises(ConfigError, match="does not see the rows of a loop"):
-        plan_sites(tmp_path, table, 4)
-
-
 def test_sites_with_noise_end_where_the_simulator_does(tmp_path: Path) -> None:
     table = {**DIGITS, "rounds": 6, "topology": {"kind": "ring", "workers": 4}, "privacy": {"link_noise": 0.05}}
     expected = simulated(table)

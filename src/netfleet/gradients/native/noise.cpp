@@ -1,8 +1,9 @@
 // Standard normal numbers from ChaCha20 (RFC 8439: counter from 0, nonce zero), added to rows of numbers.
 //
 // GROUP blocks are made together, and number [place][block] of a group belongs to one block in each lane. Of a block's
-// sixteen words, four make two numbers by Box and Muller's method: two words the radius, two the angle. This order does
-// not depend on how wide the processor's vectors are; privacy/noise.py has it in numpy.
+// sixteen words, three at a time make two numbers by Box and Muller's method: two words the radius, one the angle; the
+// last word is not used. This order does not depend on how wide the processor's vectors are; privacy/noise.py has it in
+// numpy.
 //
 // Each number is a function of its row's key and its place: results do not depend on the number of threads, nor on
 // the other rows. Threads draw pieces of rows from a shared counter.
@@ -11,14 +12,14 @@
 
 namespace {
 
-constexpr i64 GROUP = 16, NUMBERS = 8 * GROUP;  // blocks of a group, and the numbers that they make
-constexpr i64 PIECE = 256 * NUMBERS;            // numbers of a task
-constexpr double TWO32 = 4294967296.0;
+constexpr i64 GROUP = 16, PAIRS = 5;         // blocks of a group, and the pairs of numbers that each makes
+constexpr i64 NUMBERS = 2 * PAIRS * GROUP;  // of a group
+constexpr i64 PIECE = 256 * NUMBERS;        // numbers of a task
 
 typedef uint32_t Words __attribute__((vector_size(BYTES)));
 constexpr int BLOCKS = BYTES / sizeof(uint32_t), DOUBLES = BYTES / sizeof(double);
 typedef double Real __attribute__((vector_size(BYTES)));
-typedef int64_t Long __attribute__((vector_size(BYTES)));
+typedef uint64_t Bits __attribute__((vector_size(BYTES)));
 typedef uint32_t Half __attribute__((vector_size(BYTES / 2)));  // as many words as there are doubles in a vector
 static_assert(GROUP % BLOCKS == 0 && GROUP % DOUBLES == 0, "a group is made of whole vectors");
 
@@ -76,7 +77,12 @@ void chacha(const uint32_t* key, uint32_t counter, uint32_t* out) {
 
 // ----------------------------------------------------------------------------------------------------- normal numbers
 
-inline Real real(Half words) { return __builtin_convertvector(words, Real); }
+template <typename To, typename From>
+inline To as(From from) {
+    return read<To>(&from);
+}
+
+inline Bits widened(const uint32_t* words) { return __builtin_convertvector(read<Half>(words), Bits); }
 
 template <int COUNT>
 inline Real polynomial(Real x, const double (&c)[COUNT]) {
@@ -85,46 +91,41 @@ inline Real polynomial(Real x, const double (&c)[COUNT]) {
     return s;
 }
 
-// −2 ln(x) of normal positive numbers, to the last digits (fdlibm's method).
+// −2 ln(x) of normal positive numbers, nearly to the last digit (fdlibm's method).
 inline Real minus_two_log(Real x) {
     constexpr double SERIES[] = {6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01,
                                  2.222219843214978396e-01, 1.818357216161805012e-01, 1.531383769920937332e-01,
                                  1.479819860511658591e-01};
-    Long bits;
-    std::memcpy(&bits, &x, sizeof x);
-    // x = m 2^e with m between √½ and √2: the border's fraction is subtracted before the exponent is cut off.
-    const Long shifted = bits - 0x3fe6a09e667f3bcdLL, exponent = shifted >> 52;
-    bits -= exponent << 52;
-    Real m;
-    std::memcpy(&m, &bits, sizeof m);
-    const Real e = __builtin_convertvector(exponent, Real), f = m - 1, s = f / (2 + f), z = s * s;
-    const Real half = 0.5 * f * f, rest = s * (half + z * polynomial(z, SERIES));
-    const Real log = e * 6.93147180369123816490e-01 + (f - (half - (rest + e * 1.90821492927058770002e-10)));
+    constexpr uint64_t ROOT = 0x3fe6a09e667f3bcd;  // √½: x = m 2^e with m between √½ and √2
+    const Bits bits = as<Bits>(x), exponent = (bits - ROOT + (uint64_t{1024} << 52)) >> 52;  // e + 1024
+    const Real e = as<Real>(exponent | 0x4330000000000000) - (0x1p52 + 1024);  // a whole number below 2^52 behind 2^52
+    const Real f = as<Real>(bits - ((exponent - 1024) << 52)) - 1, s = f / (2 + f), z = s * s, half = 0.5 * f * f;
+    const Real log = e * 6.93147180559945309417e-01 + (f - (half - s * (half + z * polynomial(z, SERIES))));
     return -2 * log;
 }
 
 // −2 ln(u), u between 0 and 1 in steps of 2^-64 from two words of each lane.
 inline Real squared_radius(const uint32_t* words) {
-    const Real low = real(read<Half>(words)) + 0.5, high = real(read<Half>(words + GROUP)) * TWO32;
-    return minus_two_log((high + low) * (1 / TWO32 / TWO32));
+    const Real low = as<Real>(widened(words) | 0x4330000000000000) - (0x1p52 - 0.5);
+    const Real high = as<Real>(widened(words + GROUP) | 0x4530000000000000) - 0x1p84;
+    return minus_two_log((high + low) * 0x1p-64);
 }
 
-// A point on the circle, from two words of each lane: 62 bits are an angle within ±π/4; of the other two, one mirrors
-// the point at the diagonal and one turns it by π.
-inline void circle(const uint32_t* words, Real& x, Real& y) {
+// A point on the circle around 0, from a word of each lane: 30 bits are an angle within ±π/4; of the other two, one
+// mirrors the point at the diagonal and one turns it by π.
+inline void circle(Real radius, const uint32_t* words, Real& x, Real& y) {
     constexpr double SINE[] = {-1.66666666666666324348e-01, 8.33333333332248946124e-03,  -1.98412698298579493134e-04,
                                2.75573137070700676789e-06,  -2.50507602534068634195e-08, 1.58969099521155010221e-10};
     constexpr double COSINE[] = {4.16666666666666019037e-02,  -1.38888888888741095749e-03, 2.48015872894767294178e-05,
                                  -2.75573143513906633035e-07, 2.08757232129817482790e-09,  -1.13596475577881948265e-11};
-    const Half top = read<Half>(words + GROUP);
-    const Real low = real(read<Half>(words)) + 0.5, high = real(top & 0x3fffffff) * TWO32;
-    const Real angle = ((high + low) * (4 / TWO32 / TWO32) - 0.5) * 1.57079632679489661923, square = angle * angle;
+    const Bits word = widened(words);
+    const Real whole = as<Real>((word & 0x3fffffff) | 0x4330000000000000) - 0x1p52, fraction = whole - (0x1p29 - 0.5);
+    const Real angle = fraction * (0x1p-30 * 1.57079632679489661923), square = angle * angle;
     const Real sine = angle + angle * square * polynomial(square, SINE);
     const Real cosine = 1 - (0.5 * square - square * square * polynomial(square, COSINE));
-    const Long bits = __builtin_convertvector(top, Long);
-    const Long mirrored = (bits & 0x40000000) != 0, turned = (bits & 0x80000000) != 0;
-    const Real one = mirrored ? sine : cosine, other = mirrored ? cosine : sine;
-    x = turned ? -one : one, y = turned ? -other : other;
+    const Real turned = as<Real>(as<Bits>(radius) ^ ((word & 0x80000000) << 32));
+    const auto mirrored = (word & 0x40000000) != 0;
+    x = turned * (mirrored ? sine : cosine), y = turned * (mirrored ? cosine : sine);
 }
 
 typedef T Scaled __attribute__((vector_size(DOUBLES * sizeof(T))));
@@ -136,21 +137,20 @@ inline void write(Real numbers, T* out) {
 
 // The numbers of a group, times the scale.
 APART void group(const uint32_t* key, uint32_t counter, double scale, T* out) {
-    constexpr i64 PAIRS = 4;  // of a block
     uint32_t words[16 * GROUP];
     double radius[PAIRS * GROUP];
     for (i64 l = 0; l < GROUP; l += BLOCKS) chacha(key, counter + static_cast<uint32_t>(l), words + l);
     for (i64 i = 0; i < PAIRS * GROUP; i += DOUBLES) {
-        const Real square = squared_radius(words + i / GROUP * 4 * GROUP + i % GROUP);
+        const Real square = squared_radius(words + i / GROUP * 3 * GROUP + i % GROUP);
         std::memcpy(radius + i, &square, sizeof square);
     }
     for (double& r : radius) r = std::sqrt(r) * scale;
     for (i64 i = 0; i < PAIRS * GROUP; i += DOUBLES) {
         const i64 pair = i / GROUP, l = i % GROUP;
         Real x, y;
-        circle(words + (4 * pair + 2) * GROUP + l, x, y);
-        write(read<Real>(radius + i) * x, out + 2 * pair * GROUP + l);
-        write(read<Real>(radius + i) * y, out + (2 * pair + 1) * GROUP + l);
+        circle(read<Real>(radius + i), words + (3 * pair + 2) * GROUP + l, x, y);
+        write(x, out + 2 * pair * GROUP + l);
+        write(y, out + (2 * pair + 1) * GROUP + l);
     }
 }
 

@@ -148,10 +148,10 @@ def _check_own_loop(experiment: Experiment, algorithm: Algorithm) -> None:
     """Raise if loops of the sites' own cannot do what the experiment says."""
     if experiment.problem["weights"] != {"kind": "equal"}:
         raise ConfigError("problem.weights: a loop of a site's own weighs its loss itself; leave weights out")
+    if experiment.privacy is not None and experiment.privacy.clip is not None:
+        raise ConfigError("privacy.clip: a loop of a site's own clips and perturbs its gradients itself; leave it out")
     if experiment.evaluation.metrics:
         raise ConfigError("evaluation.metrics: a loop of a site's own measures its model itself; leave metrics out")
-    if experiment.privacy is not None and experiment.privacy.clip is not None:
-        raise ConfigError("privacy.clip: netfleet does not see the rows of a loop of a site's own; leave clip out")
     check_own_loop(algorithm)
 
 

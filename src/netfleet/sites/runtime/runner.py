@@ -123,7 +123,7 @@ class SiteRunner:
             join(session, host, algorithm, history.hash)
             history, start = self._open()
             if self._account is not None:
-                self._account.begin(history.resumed)
+                self._account.begin(history.resumed, self.site.planned)
         first = self._resume(host, algorithm, history, start)
         if rejoin:
             members.set_joining(False)

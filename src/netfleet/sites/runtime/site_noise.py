@@ -74,7 +74,9 @@ class Agreement:
         self._warned = False
 
     def __call__(self, links: Mapping[int, int], t: int) -> dict[int, Secret]:
-        missing = [j for j, since in links.items() if self._keys.secret(j, since) is None and self._is(j, since, t)]
+        missing = [
+            j for j, since in links.items() if self._keys.secret(j, since) is None and self._current(j, since, t)
+        ]
         if missing:
             with self._waiting:
                 found = self._session.loop.wait(self._ask_all(missing, t), self._waiting.report)
@@ -84,7 +86,7 @@ class Agreement:
         secrets = {j: self._keys.secret(j, since) for j, since in links.items()}
         return self._checked({j: secret for j, secret in secrets.items() if secret is not None}, t)
 
-    def _is(self, j: int, since: int, t: int) -> bool:
+    def _current(self, j: int, since: int, t: int) -> bool:
         """Whether this is still the link to j."""
         neighbourhood = self._session.members.neighbourhood
         return neighbourhood.there(j, t) and neighbourhood.since.get(j, 0) == since
