@@ -32,6 +32,10 @@ class ThreadSafeRunner(SiteRunner):
         with _BUILDING:
             return super()._problem()
 
+    def _private(self, problem: Problem, resumes: bool) -> Problem:
+        with _BUILDING:  # it tries the model
+            return super()._private(problem, resumes)
+
 
 def run_in_memory(folder: Path, table: Mapping[str, Any], count: int, linger: float = 10.0) -> list[History]:
     """Train with sites s0, s1, … in threads of these names; their histories. The first error of a site is raised."""
