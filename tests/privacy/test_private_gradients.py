@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -198,3 +199,17 @@ def test_the_mechanism_hides_its_secret() -> None:
     made = make_private(regression(2, 1.0), Privacy(clip=1.0, noise=1.0, delta=DELTA), (0, 9))
     assert isinstance(made._mechanism, Mechanism)
     assert simulated_secret(0).key.hex() not in repr(made._mechanism)
+
+
+def test_a_run_whose_noise_was_solved_cannot_have_more_rounds(tmp_path: Path) -> None:
+    """The rounds that are done have less noise than more rounds would need for the same ε."""
+
+    def run(rounds: int, privacy: dict[str, float]) -> None:
+        parts = {"workers": 2, "problem": TINY, "privacy": privacy, "out": tmp_path / str(len(privacy)), "resume": True}
+        nf.simulate({"kind": "k-gt", "K": 2}, rounds=rounds, **parts)  # type: ignore[arg-type]
+
+    run(2, {"clip": 1.0, "epsilon": 8.0})
+    with pytest.raises(ConfigError, match="cannot have more; start another one, or give"):
+        run(4, {"clip": 1.0, "epsilon": 8.0})
+    for rounds in (2, 4):
+        run(rounds, {"clip": 1.0, "noise": 1.0, "delta": 1e-4})

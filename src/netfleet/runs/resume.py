@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from netfleet.errors import CheckpointError
+from netfleet.errors import CheckpointError, ConfigError
 from netfleet.runs import checkpoint
 from netfleet.runs.config import RunConfig, Table
 from netfleet.runs.history import CONFIG_FILE, History
@@ -59,12 +59,23 @@ def is_longer(run: RunConfig, history: History) -> bool:
     )
 
 
+def check_can_grow(run: RunConfig) -> None:
+    """Raise if the noise of the rounds that are done was solved for a smaller number of rounds."""
+    privacy = run.config.get("privacy")
+    if privacy is not None and privacy["noise"] is None:
+        raise ConfigError(
+            f"{run.label}: privacy.epsilon was spent on the rounds that are done, so this run cannot have more; start "
+            f"another one, or give privacy.noise"
+        )
+
+
 def lengthen(run: RunConfig, folder: Path) -> None:
     """Turn a saved run into one with more rounds, which is resumed from its checkpoint as if it had been interrupted.
 
     The last round was measured because it was the last: that record is dropped, and made again if it is due. The config
     is written at the end, so that the same command repeats what a crash has cut short.
     """
+    check_can_grow(run)
     history = History.load(folder)
     if checkpoint.exists(folder):
         checkpoint.assign(folder, run.hash)

@@ -12,7 +12,7 @@ from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.status import LinkStatus, SiteStatus
 from netfleet.sites.planning.nodes_file import parse_address
 
-_RECORD = ("accuracy", "loss", "train_loss", "grad_norm2", "eta")
+_RECORD = ("accuracy", "loss", "train_loss", "grad_norm2", "eta", "epsilon")
 #: Numbers about each neighbour.
 _LINK: tuple[tuple[type[Gauge | Counter], str, str, Callable[[LinkStatus], float | None]], ...] = (
     (Gauge, "neighbour_round", "the round of a neighbour at its last sign of life", lambda link: link.round),
