@@ -87,7 +87,7 @@ current folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` cha
 | `[problem]` | classification | data, partition, model, batch, … |
 | `[[algorithms]]` | net-fleet | one or more; `label` names the curve |
 | `[network]` | no failures | lost and late messages, absent workers |
-| `[privacy]` | not private | clipped gradients with counted noise ([privacy.md](privacy.md)) |
+| `[privacy]` | not private | [counted noise in gradients](privacy.md), [noise on links](link_noise.md) |
 | `[contract]` | none | what the data of every site must be, checked before round 0 |
 | `[evaluation]`, `[engine]` | | below |
 
@@ -272,6 +272,8 @@ KEYS: dict[type, dict[str, str]] = {
         "noise": "standard deviation of the noise, in clipping lengths; left out: solved for `epsilon`",
         "epsilon": "the budget for all rounds; with `noise` too, training stops before it is exceeded",
         "delta": "the δ that `epsilon` is for; well below 1 / (rows of the smallest worker)",
+        "link_noise": "standard deviation of noise that cancels between neighbours; with or without `clip`",
+        "exact_rounds": "rounds at the end without `link_noise`",
     },
     Evaluation: {
         "every": "rounds between evaluations",

@@ -19,7 +19,7 @@ from netfleet.engines.distributed import host_on
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs import checkpoint
 from netfleet.runs.run import run_experiment
-from support.cluster_ranks import AT, ROUNDS, SIZES, cases, optimizers, scheduled
+from support.cluster_ranks import AT, ROUNDS, SIZES, cases, job_of, optimizers, scheduled
 from support.problems import Memory
 from support.torchrun import EXPERIMENT, finish, free_port, shorten, start, until
 
@@ -46,9 +46,9 @@ def trajectories(computed: Path) -> Mapping[int, Any]:
 @pytest.fixture(scope="module")
 def simulated() -> Mapping[str, Memory]:
     found = {}
-    for name, (problem, method, network) in cases().items():
+    for name in cases():
         found[name] = Memory(rounds=AT)
-        make_engine("simulator").run(Job(problem, network, method, ROUNDS, found[name], None, 1))
+        make_engine("simulator").run(job_of(name, found[name]))
     return found
 
 

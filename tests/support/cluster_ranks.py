@@ -15,9 +15,10 @@ from netfleet import Algorithm, ConfigError, Problem, make_topology
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.distributed import ProcessGroup, run_distributed
-from netfleet.engines.job import Job
+from netfleet.engines.job import Job, Recorder
 from netfleet.engines.ranks import joined
 from netfleet.optim import Decentralized
+from netfleet.privacy.link_noise import LinkNoise, simulated_links
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import network_for
 from netfleet.topology.faults import Faults
@@ -31,6 +32,17 @@ AT = (1, ROUNDS)
 KINDS = ("erdos-renyi", "one-peer-exponential", "random-matching")
 #: Methods that use a problem in different ways: mini-batches, one of them twice, all data, and with a server.
 ON_DIGITS = ("net-fleet", "dfedsam", "svrg", "scaffold")
+
+
+#: The case that has noise on its links.
+LINK_NOISE = "link noise"
+
+
+def job_of(name: str, recorder: Recorder) -> Job:
+    """The job of a case."""
+    problem, method, network = cases()[name]
+    noise = LinkNoise(0.5, ROUNDS, simulated_links(0)) if name == LINK_NOISE else None
+    return Job(problem, network, method, ROUNDS, recorder, threads=1, noise=noise)
 
 
 @functools.cache
@@ -60,6 +72,7 @@ def cases() -> dict[str, tuple[Problem, Algorithm, Any]]:
     found["partial"] = noisy, partial, network_for(partial, graph, 0)
     found["lossy"] = noisy, net_fleet, network_for(net_fleet, graph, 0, Faults(loss=0.3, absent=0.2))
     found["weights"] = noisy.weighted([1, 2, 3, 4, 1, 1]), net_fleet, network_for(net_fleet, graph, 0)
+    found[LINK_NOISE] = noisy, net_fleet, network_for(net_fleet, make_topology("ring", workers=6), 0)
     found["cnn, digits"] = digits["cnn"], net_fleet, network_for(net_fleet, graph, 0)
     return found
 
@@ -198,14 +211,13 @@ def compute(out: Path, rank: int) -> None:
     models = {name: own_loop(name, problem, method) for name, (problem, method, _) in loops.items()}
     torch.save(models, out / f"optimizer-{rank}.pt")
     groups = {n: dist.new_group(list(range(n))) for n in SIZES}
-    compared = cases()
     for n, group in groups.items():
         if rank >= n:
             continue
         ranks, results = ProcessGroup(group), {}
-        for name, (problem, method, network) in compared.items():
+        for name in cases():
             memory = Memory(rounds=AT)
-            run_distributed(Job(problem, network, method, ROUNDS, memory, threads=1), ranks=ranks)
+            run_distributed(job_of(name, memory), ranks=ranks)
             results[name] = [(s.t, tuple(s.state), s.bytes, s.samples) for s in memory.snapshots]
         if ranks.keeps_record:
             torch.save(results, out / f"{n}.pt")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from netfleet.privacy.account import ACCOUNT_FILE, Epoch
+from netfleet.privacy.link_noise import simulated_links
 from netfleet.privacy.mechanism import simulated_secret
 from netfleet.problems.base import Problem
 from netfleet.runs.history import History
@@ -18,7 +19,8 @@ from netfleet.runs.progress import Quiet
 from netfleet.sites.network.transport import MemoryNetwork
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import load_identity
-from netfleet.sites.planning.folders import Plan, load_site
+from netfleet.sites.planning.folders import RUN_FOLDER, Plan, Site, load_site
+from netfleet.sites.runtime.link_keys import KEYS_FILE
 from netfleet.sites.runtime.runner import SiteRunner
 from support.site_processes import SiteProcesses, plan_sites
 
@@ -51,10 +53,21 @@ def undisturbed_sites(folder: Path, table: Mapping[str, Any], count: int) -> Sit
 
 
 def give_simulated_secrets(plan: Plan, folder: Path, seed: int = 0) -> None:
-    """Let the sites draw what the simulator draws, where their gradients are private: their first epoch is number 0."""
+    """Let the sites draw what the simulator draws: for private gradients (their first epoch is number 0) and links."""
     for site in plan.sites:
-        epoch = Epoch(simulated_secret(seed).key.hex(), number=-1)
-        (folder / "plan" / site.name / ACCOUNT_FILE).write_text(json.dumps(asdict(epoch)))
+        epoch, place = Epoch(simulated_secret(seed).key.hex(), number=-1), folder / "plan" / site.name
+        (place / ACCOUNT_FILE).write_text(json.dumps(asdict(epoch)))
+        (place / RUN_FOLDER).mkdir()
+        (place / RUN_FOLDER / KEYS_FILE).write_text(json.dumps(_keys(site, seed)))
+
+
+def _keys(site: Site, seed: int) -> dict[str, Any]:
+    """A file of keys for noise, as if the site had agreed with its neighbours on the simulator's secrets."""
+    links = {}
+    for number in (neighbour.number for neighbour in site.neighbours):
+        secret = simulated_links(seed)(min(site.number, number), max(site.number, number))
+        links[f"{number}/0"] = {"public": bytes(32).hex(), "secret": secret.key.hex()}
+    return {"run": site.run, "private": bytes(range(32)).hex(), "links": links}
 
 
 def run_planned(plan: Plan, folder: Path, linger: float = 10.0) -> list[History]:

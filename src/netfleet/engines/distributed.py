@@ -25,6 +25,7 @@ from netfleet.engines.ranks import reaching
 from netfleet.engines.row_blocks import RowBlocks
 from netfleet.engines.stopping import REQUEST, StoppableRecorder
 from netfleet.errors import ConfigError, NetfleetError
+from netfleet.privacy.link_noise import LinkNoise
 from netfleet.problems.base import Problem
 from netfleet.topology.network import Network
 
@@ -199,18 +200,20 @@ def run_distributed(job: Job, *, ranks: ProcessGroup) -> Snapshot:
     """Train on the ranks of a process group; returns the snapshot of this rank's workers."""
     refuse_memory(job.network)
     with one_intra_op_thread():
-        host, _ = host_on(ranks, job.problem, job.network, job.threads or available_threads())
+        host, _ = host_on(ranks, job.problem, job.network, job.threads or available_threads(), job.noise)
         with REQUEST.waits_for_the_round():
             return train(host, replace(job, recorder=StoppableRecorder(job, REQUEST)))
 
 
-def host_on(ranks: ProcessGroup, problem: Problem, network: Network, threads: int) -> tuple[PartialHost, RowExchange]:
+def host_on(
+    ranks: ProcessGroup, problem: Problem, network: Network, threads: int, noise: LinkNoise | None = None
+) -> tuple[PartialHost, RowExchange]:
     """This rank's host of the workers that are placed here, and its exchange with the other ranks."""
     placement = placed(network, ranks)
     rows = [problem.workers.index(i) for i in placement.workers[ranks.rank]]
     exchange = RowExchange(ranks, network, placement)
     hosts = placement.ranks.tolist()
-    return PartialHost(problem.among(rows), network, exchange, ranks, threads, hosts, CHUNK), exchange
+    return PartialHost(problem.among(rows), network, exchange, ranks, threads, hosts, CHUNK, noise), exchange
 
 
 def placed(network: Network, ranks: ProcessGroup) -> Placement:

@@ -24,6 +24,7 @@ from netfleet.compute.products import Product, as_sparse
 from netfleet.engines.collective import Collective
 from netfleet.engines.row_blocks import RowBlocks
 from netfleet.errors import ConfigError
+from netfleet.privacy.link_noise import AddsNoise, Link, links_in
 from netfleet.problems.base import Problem
 from netfleet.topology.faults import Unreliable
 from netfleet.topology.network import Network
@@ -69,17 +70,24 @@ class Host(ABC):
     #: What a worker is called in messages to users.
     calls_workers = "worker"
 
-    def __init__(self, problem: Problem, network: Network, collective: Collective, threads: int) -> None:
-        """`problem` has the objectives of the workers hosted here."""
+    def __init__(
+        self,
+        problem: Problem,
+        network: Network,
+        collective: Collective,
+        threads: int,
+        noise: AddsNoise | None = None,
+    ) -> None:
+        """`problem` has the objectives of the workers hosted here; `noise` is added to all that they send."""
         self.problem, self.network, self.collective = problem, network, collective
-        self._product, self._sent = Product(threads), 0
+        self._product, self._sent, self._noise = Product(threads), 0, noise
 
     def mixer(self, t: int) -> Mix:
         """The average over the neighbourhood in round t (−1 while the algorithm initialises)."""
-        average, messages = self._average_of(t), self._messages(max(t, 0))
+        average, messages, calls = self._average_of(t), self._messages(max(t, 0)), itertools.count()
 
         def mix(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
-            packed = [pack(v) for v in vectors]
+            packed = self._as_sent(Tag(t, next(calls)), [pack(v) for v in vectors])
             self._sent += messages * sum(p.wire.shape[1] for p in packed)
             mixed = average(packed)
             return mixed[0] if len(mixed) == 1 else tuple(mixed)
@@ -89,6 +97,17 @@ class Host(ABC):
     @abstractmethod
     def _average_of(self, t: int) -> Callable[[Sequence[Packed]], list[Tensor]]:
         """What averages the vectors of a message in round t."""
+
+    def _as_sent(self, tag: Tag, packed: Sequence[Packed]) -> Sequence[Packed]:
+        """The vectors of an exchange with the noise of the links."""
+        if self._noise is None:
+            return packed
+        return [pack(v) for v in self._noise.added([p.values for p in packed], self._noisy_links, *tag)]
+
+    @functools.cached_property
+    def _noisy_links(self) -> list[Link]:
+        """The links of this host's workers, which are the same in all rounds."""
+        return links_in(self.network.W(), self.problem.workers)
 
     def _messages(self, t: int) -> int:
         """Messages that this host's workers send in an exchange of round t."""
@@ -138,12 +157,13 @@ class PartialHost(Host):
         threads: int = 1,
         hosts: Sequence[int] | None = None,
         chunk: int = 0,
+        noise: AddsNoise | None = None,
     ) -> None:
         """`hosts` has the host of each worker, so that vectors from one host are contiguous.
 
         Longer messages of a worker than `chunk` bytes are sent in parts, if it is not 0, and averaged part by part.
         """
-        super().__init__(problem, network, collective, threads)
+        super().__init__(problem, network, collective, threads, noise)
         self._exchange, self._arena, self._hosts, self._chunk = exchange, Arena(), hosts, chunk
         self._static: Part | None = None
         self._matrices: dict[torch.dtype, Tensor] = {}

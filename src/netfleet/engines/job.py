@@ -10,6 +10,7 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.base import State, with_values
 from netfleet.engines.host import Host
+from netfleet.privacy.link_noise import LinkNoise
 from netfleet.problems.base import Problem
 from netfleet.topology.network import Network
 
@@ -74,6 +75,7 @@ class Job:
     start: Start | None = None  # None: from the problem's initial model
     threads: int = 0  # of each process; 0: one for each core
     first: int = 0  # the first round of a job without `start`
+    noise: LinkNoise | None = None  # on the links
 
 
 def gathered(snapshot: Snapshot, host: Host) -> Snapshot:

@@ -16,6 +16,7 @@ from netfleet.engines.delayed import DelayedMixing
 from netfleet.engines.host import Host
 from netfleet.engines.job import Job, Snapshot
 from netfleet.engines.loop import train
+from netfleet.privacy.link_noise import AddsNoise
 from netfleet.problems.base import Problem
 from netfleet.topology.faults import Unreliable
 from netfleet.topology.network import Network
@@ -29,8 +30,8 @@ class Simulator(Host):
 
     decides_alone = True
 
-    def __init__(self, problem: Problem, network: Network, threads: int = 0) -> None:
-        super().__init__(problem, network, SingleHost(), threads or available_threads())
+    def __init__(self, problem: Problem, network: Network, threads: int = 0, noise: AddsNoise | None = None) -> None:
+        super().__init__(problem, network, SingleHost(), threads or available_threads(), noise)
         self._static = None if network.varying else self._matrix(0)
         self._delayed = DelayedMixing(network) if isinstance(network, Unreliable) and network.has_memory else None
 
@@ -75,4 +76,4 @@ def as_matrix(W: csr_array, dtype: torch.dtype, device: torch.device) -> Tensor:
 def run_simulator(job: Job) -> Snapshot:
     """Train on one machine, all workers at once."""
     with one_intra_op_thread():
-        return train(Simulator(job.problem, job.network, job.threads), job)
+        return train(Simulator(job.problem, job.network, job.threads, job.noise), job)

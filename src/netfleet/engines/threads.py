@@ -99,7 +99,7 @@ def run_threads(job: Job) -> Snapshot:
         torch.set_num_threads(1)
         try:
             collective = ThreadCollective(i, mail)
-            host = PartialHost(job.problem.at([i]), job.network, collective.exchange, collective)
+            host = PartialHost(job.problem.at([i]), job.network, collective.exchange, collective, noise=job.noise)
             return gathered(train(host, job), host)
         except BaseException:
             mail.close()

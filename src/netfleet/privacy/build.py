@@ -5,6 +5,7 @@ from typing import Protocol
 
 from netfleet.errors import ConfigError
 from netfleet.privacy.accounting import noise_for
+from netfleet.privacy.link_noise import LinkNoise, LinkSecret
 from netfleet.privacy.mechanism import Mechanism, Rate, Secret, simulated_secret
 from netfleet.privacy.settings import Privacy
 from netfleet.privacy.spending import Spending
@@ -25,11 +26,27 @@ def make_private(
             f"privacy protects rows of data, and {type(problem).__name__} has none that netfleet knows of; leave "
             f"[privacy] out, or train a model on data"
         )
+    assert privacy.clip is not None
     rates = {i: _rate(problem, i, privacy, queries[-1]) for i in problem.workers}
     known = simulated_secret(problem.seed)
     secret, counted = (lambda t: known, queries.__getitem__) if account is None else (account.secret, account.counted)
     spending = Spending(rates, privacy.delta, len(queries) - 1, counted)
     return problem.private(Mechanism(privacy.clip, rates, secret), spending)
+
+
+def link_noise(privacy: Privacy, rounds: int, secret: LinkSecret) -> LinkNoise:
+    """The noise on the links of a training of so many rounds."""
+    assert privacy.link_noise is not None
+    return LinkNoise(privacy.link_noise, rounds - privacy.exact_rounds, secret)
+
+
+def check_buffers(problem: Problem) -> None:
+    """Reject noise on a model's running statistics."""
+    if problem.mixes_buffers:
+        raise ConfigError(
+            'privacy.link_noise: noise could make running variances negative; use batch_norm = "local" or '
+            '"recalibrated", or GroupNorm'
+        )
 
 
 class Account(Protocol):

@@ -14,13 +14,14 @@ from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.host import refuse_memory
 from netfleet.engines.job import Job
 from netfleet.errors import ConfigError
-from netfleet.privacy.build import make_private, rounds_allowed
+from netfleet.privacy.build import check_buffers, link_noise, make_private, rounds_allowed
+from netfleet.privacy.link_noise import simulated_links
 from netfleet.privacy.queries import queries_after
 from netfleet.problems.base import PROBLEMS, Problem
 from netfleet.registry import Registry, Spec, path_of, split
 from netfleet.runs.config import EngineConfig, Experiment, RunConfig
 from netfleet.runs.contract_check import check_contract
-from netfleet.runs.requirements import check_network
+from netfleet.runs.requirements import check_link_noise, check_network
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
 from netfleet.topology.server import CentralServer
@@ -145,10 +146,15 @@ def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, sett
     check_steps(method, settings.rounds)
     setting.problem.check_metrics(settings.evaluation.metrics)
     problem = setting.problem
-    if settings.privacy is not None:
-        problem = make_private(problem, settings.privacy, queries_after(method, settings.rounds, problem.seed))
-    rounds = rounds_allowed(problem, settings.privacy, settings.rounds)
-    return Job(problem, network, method, rounds, threads=settings.engine.threads)
+    privacy, noise = settings.privacy, None
+    if privacy is not None and privacy.clip is not None:
+        problem = make_private(problem, privacy, queries_after(method, settings.rounds, problem.seed))
+    if privacy is not None and privacy.link_noise is not None:
+        check_link_noise(method, network)
+        check_buffers(problem)
+        noise = link_noise(privacy, settings.rounds, simulated_links(problem.seed))
+    rounds = rounds_allowed(problem, privacy, settings.rounds)
+    return Job(problem, network, method, rounds, threads=settings.engine.threads, noise=noise)
 
 
 def check_steps(algorithm: Algorithm, rounds: int) -> None:

@@ -6,7 +6,7 @@
     [[algorithms]]             kind = "net-fleet", K = 10, eta = 0.1, label = "…"          (one or more)
     [evaluation]               every = 10, …           (fields of `Evaluation`)
     [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
-    [privacy]                  clip = 1.0, …           (fields of `Privacy`; left out: gradients are not private)
+    [privacy]                  clip = 1.0, …           (fields of `Privacy`; left out: nothing is private)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
     [contract]                 least_rows = 20, …      (fields of `Contract`; left out: data is not held against one)
 
@@ -187,7 +187,7 @@ class Experiment:
         table |= {"evaluation": self.evaluation.to_table(), "dtype": self.engine.dtype}
         table |= {"contract": without_none(asdict(self.contract))} if self.contract else {}
         table |= {"network": asdict(self.network)} if self.network else {}
-        return table | ({"privacy": asdict(self.privacy)} if self.privacy else {})
+        return table | ({"privacy": self.privacy.to_table()} if self.privacy else {})
 
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""
@@ -275,6 +275,11 @@ def check_experiment(given: Mapping[str, Any]) -> Experiment:
     _at_least("checkpoint_every", result.checkpoint_every, 1)
     if not result.seeds or len(set(result.seeds)) < len(result.seeds) or not all(0 <= s < 2**63 for s in result.seeds):
         raise ConfigError(f"seeds must be one or more different whole numbers from 0 on, got {list(result.seeds)}")
+    if result.privacy is not None and result.privacy.exact_rounds >= result.rounds:
+        cause = (
+            f"privacy.exact_rounds = {result.privacy.exact_rounds} leaves none of the {result.rounds} rounds with noise"
+        )
+        raise ConfigError(f"{cause}; use fewer, or leave link_noise out")
     result.runs()  # labels must differ
     return result
 

@@ -1,5 +1,7 @@
 """What a method needs of the network that carries its messages."""
 
+from collections import Counter
+
 import torch
 
 from netfleet.algorithms.base import Algorithm
@@ -7,6 +9,7 @@ from netfleet.algorithms.compression import Compressed
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.simulator import Simulator
 from netfleet.errors import ConfigError
+from netfleet.privacy.link_noise import links_in
 from netfleet.problems.synthetic import Quadratics
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
@@ -40,6 +43,34 @@ def check_network(method: Algorithm, topology: Topology, faults: Faults | None) 
                 f"a method that tracks gradients (net-fleet, k-gt, …), a fixed graph with fewer failures, or led with "
                 f"beta = 0.1 / K"
             )
+
+
+def check_link_noise(method: Algorithm, network: Network) -> None:
+    """Reject what noise that cancels between neighbours does not go with."""
+    why = _why_no_link_noise(method, network)
+    if why is not None:
+        raise ConfigError(f"privacy.link_noise: {why}")
+
+
+def _why_no_link_noise(method: Algorithm, network: Network) -> str | None:
+    if method.server:
+        return f"{method.title} has a server and no links; use a method over a graph, such as net-fleet"
+    if isinstance(method, Compressed):
+        return f"{method.title} sends packed differences, which noise would fill; leave compress out"
+    if isinstance(network, Unreliable):
+        return "a message that is lost leaves the noise of its link at one end; leave [network] out"
+    if network.varying:
+        return (
+            "where links change, a worker may have one neighbour in a round, which knows its noise; use a fixed graph"
+        )
+    ends = Counter(i for link in links_in(network.W(), range(network.m)) for i in (link.low, link.high))
+    alone = [i for i in range(network.m) if ends[i] < 2]
+    if alone:
+        return (
+            f"a worker's only neighbour knows all of its noise, and worker {alone[0]} has no second one; use a graph "
+            f"in which every worker has two neighbours or more"
+        )
+    return None
 
 
 def overshoots(method: Algorithm, network: Network) -> bool:

@@ -39,6 +39,11 @@ def check_resumable(run: RunConfig, folder: Path) -> History:
     """The history in the folder, which must be of this run or of the same with fewer rounds."""
     history = History.load(folder)
     if is_longer(run, history):
+        if run.config.get("privacy", {}).get("exact_rounds"):
+            raise CheckpointError(
+                f"{folder} cannot be resumed with more rounds: its last ones had no link noise (privacy.exact_rounds), "
+                f"as the last of a longer run; choose another folder"
+            )
         return history
     if (changed := differing(history.config, run.config)).keys() == {"rounds"}:
         advice = f"a resumed run can only grow; set rounds={changed['rounds'][0]} or more, or choose another folder"
@@ -62,7 +67,7 @@ def is_longer(run: RunConfig, history: History) -> bool:
 def check_can_grow(run: RunConfig) -> None:
     """Raise if the noise of the rounds that are done was solved for a smaller number of rounds."""
     privacy = run.config.get("privacy")
-    if privacy is not None and privacy["noise"] is None:
+    if privacy is not None and privacy["clip"] is not None and privacy["noise"] is None:
         raise ConfigError(
             f"{run.label}: privacy.epsilon was spent on the rounds that are done, so this run cannot have more; start "
             f"another one, or give privacy.noise"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.job import Job
 from netfleet.privacy.audit.recording import Recording, coefficients, record
 from netfleet.privacy.audit.views import EXACT, Readings, View, observed, read_gradients, views_of
+from netfleet.privacy.link_noise import LinkNoise, simulated_links
 from netfleet.runs.build import network_for
 from netfleet.topology.topology import Topology, make_topology
 from support.problems import digits_problem
@@ -114,3 +116,18 @@ def test_the_server_sees_every_message() -> None:
     (view,) = views_of(recording, topology, 2)
     assert view.name == "server"
     assert len(observed(recording, view)) == WORKERS * len(recording.exchanges)
+
+
+@pytest.mark.parametrize("kind", ["net-fleet", "k-gt", "led", "ld-sgd"])
+def test_noise_on_links_hides_gradients_from_one_neighbour_and_not_from_all_together(kind: str) -> None:
+    """Those together know all noise of the victim; one alone is left with what its other neighbour added."""
+    topology, method = ring(), make_algorithm(kind)
+    problem = digits_problem(WORKERS, model="softmax", batch=4, dtype=torch.float64)
+    noise = LinkNoise(1.0, 3, simulated_links(problem.seed))
+    job = Job(problem, network_for(method, topology, 0), method, 3, noise=noise)
+    recording, plain = record(job, 3), record(replace(job, noise=None), 3)
+    noisy, known = read(recording, topology), read(plain, topology)
+    assert noisy["neighbour"].exact == 0
+    assert noisy["neighbour"].found[0].share < 0.05
+    assert noisy["all neighbours"].exact == known["all neighbours"].exact
+    assert noisy["all neighbours"].found[0].share > EXACT

@@ -1,6 +1,7 @@
 """Sites that are killed at any moment, again and again: nothing is lost, not a bit and not a line.
 
-Their gradients are private, so this shows too that a repeated round draws the same rows and the same noise.
+Their gradients are private and their links have noise, so this shows too that a repeated round draws the same rows and
+the same noise.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CHAOS: dict[str, Any] = {
     "topology": {"kind": "ring", "workers": 4},
     "evaluation": {"every": 2},
     "engine": {"dtype": "float32"},
-    "privacy": {"clip": 1.0, "noise": 0.5},
+    "privacy": {"clip": 1.0, "noise": 0.5, "link_noise": 0.02},
 }
 
 

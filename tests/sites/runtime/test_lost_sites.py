@@ -34,6 +34,9 @@ pytestmark = pytest.mark.slow
 
 #: Six sites that stay in one piece without any two of them.
 SIX = {"kind": "watts-strogatz", "p": 0.0, "workers": 6, "weights": "metropolis"}
+#: Noise on links until after sites were lost and came back; then the models come together.
+NOISY = {**QUADRATICS, "rounds": 160, "privacy": {"link_noise": 0.3, "exact_rounds": 120}}
+with_and_without_noise = pytest.mark.parametrize("table", [QUADRATICS, NOISY], ids=["plain", "link noise"])
 PATIENCE = 1.0  # a process that runs never fails to answer, however slow the machine is
 
 
@@ -41,9 +44,12 @@ def numbers(names: list[str]) -> list[int]:
     return [int(name[1:]) for name in names]
 
 
-def test_two_of_six_lost_for_good(tmp_path: Path) -> None:
+@with_and_without_noise
+def test_two_of_six_lost_for_good(tmp_path: Path, table: dict[str, Any]) -> None:
     dice = random.Random(3)
-    with site_processes(tmp_path, {**QUADRATICS, "rounds": 120, "topology": SIX}, 6, PATIENCE) as sites:
+    with site_processes(
+        tmp_path, {**table, "rounds": max(120, table["rounds"]), "topology": SIX}, 6, PATIENCE
+    ) as sites:
         deaths = {victim: dice.randint(5, 20) for victim in dice.sample(sites.names, 2)}
         sites.start(hold=deaths)
         for victim, t in sorted(deaths.items(), key=lambda death: death[1]):
@@ -81,8 +87,9 @@ def test_accuracy_recovers_when_two_of_six_are_lost(tmp_path: Path) -> None:
         assert accuracy > max(max(before) + 0.2, alone.last["accuracy"] - 0.03)  # as without them from the start
 
 
-def test_a_site_that_was_dropped_says_so_and_comes_back(tmp_path: Path) -> None:
-    with site_processes(tmp_path, QUADRATICS, M, PATIENCE) as sites:
+@with_and_without_noise
+def test_a_site_that_was_dropped_says_so_and_comes_back(tmp_path: Path, table: dict[str, Any]) -> None:
+    with site_processes(tmp_path, table, M, PATIENCE) as sites:
         sites.start(hold={"s3": 10, "s1": 20})  # the others are still there when s3 comes back
         sites.reach(10, "s3")
         sites.kill("s3")
@@ -121,8 +128,11 @@ def half_a_return(sites: SiteProcesses, accident: Any) -> None:
     assert all(old != path.read_text() for old, path in zip(before, files, strict=True))
 
 
-def test_a_site_comes_back_without_its_disk_and_a_state_from_before_a_return_is_fenced(tmp_path: Path) -> None:
-    with site_processes(tmp_path, QUADRATICS, M) as sites:  # nobody's patience ever ends: s3 is not dropped
+@with_and_without_noise
+def test_a_site_comes_back_without_its_disk_and_a_state_from_before_a_return_is_fenced(
+    tmp_path: Path, table: dict[str, Any]
+) -> None:
+    with site_processes(tmp_path, table, M) as sites:  # nobody's patience ever ends: s3 is not dropped
         sites.start(hold={"s3": 10, "s1": 20})
         sites.reach(10, "s3")
         sites.kill("s3")
@@ -142,8 +152,9 @@ def test_a_site_comes_back_without_its_disk_and_a_state_from_before_a_return_is_
         check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
 
 
-def test_half_a_return_goes_on_from_the_old_state_without_its_old_links(tmp_path: Path) -> None:
-    with site_processes(tmp_path, QUADRATICS, M) as sites:
+@with_and_without_noise
+def test_half_a_return_goes_on_from_the_old_state_without_its_old_links(tmp_path: Path, table: dict[str, Any]) -> None:
+    with site_processes(tmp_path, table, M) as sites:
         sites.start(hold={"s1": 20})
         sites.reach(20, *sites.names)
         half_a_return(sites, die_before_the_checkpoint)

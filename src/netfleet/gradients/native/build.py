@@ -32,8 +32,9 @@ _SCRATCH: dict[Name, list[type]] = {
     "noise": [],
 }
 _FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC"]
-#: Without it, the square roots of a vector are computed one after the other.
-_OWN_FLAGS: dict[Name, list[str]] = {"noise": ["-fno-math-errno"]}
+#: Without the first, the square roots of a vector are computed one after the other; the second keeps multiplications
+#: and additions apart, so that every machine makes the same bits.
+_OWN_FLAGS: dict[Name, list[str]] = {"noise": ["-fno-math-errno", "-ffp-contract=off"]}
 _INSTEAD: dict[Name, str] = {"noise": "noise is drawn with numpy"}
 
 

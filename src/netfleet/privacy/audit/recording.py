@@ -3,27 +3,29 @@
 The run is the simulator's, so messages are what a site would send. A second run of the same method has symbols in
 place of gradients. It gives each message as a sum of gradients, Σ coefficient · gradient, because all methods with
 plain local steps are linear in their gradients. So whatever a method does, one piece of code knows what its messages
-are made of; no method is described here.
+are made of; no method is described here. Noise on links has symbols of its own.
 """
 
 import copy
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from netfleet.algorithms import Mix
 from netfleet.algorithms.base import Algorithm
-from netfleet.algorithms.compression import Compressed, Packed, pack
+from netfleet.algorithms.compression import Compressed, Packed
+from netfleet.engines.host import Tag
 from netfleet.engines.job import Job
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.simulator import Simulator
 from netfleet.errors import DivergedError
 from netfleet.gradients.paths import Sample
+from netfleet.privacy.link_noise import Address, AddsNoise, Link, LinkNoise, links_in
 from netfleet.problems.base import Problem, Scores
 from netfleet.problems.module import ModuleProblem
 from netfleet.topology.network import Network
@@ -38,6 +40,7 @@ class Exchange(NamedTuple):
     """One exchange: what all workers sent, `[m, d]` for each argument of `mix`."""
 
     t: int  # −1 while the method initialises
+    call: int  # the number of the exchange in the round
     sent: tuple[Tensor, ...]
 
 
@@ -50,6 +53,14 @@ class Gradient(NamedTuple):
     values: Tensor  # [m, compared]
 
 
+class Term(NamedTuple):
+    """The noise of a link, in the order of its ends' numbers, on one argument of an exchange."""
+
+    low: int
+    high: int
+    address: Address
+
+
 @dataclass(frozen=True)
 class Recording:
     """The messages and gradients of some rounds."""
@@ -59,13 +70,35 @@ class Recording:
     start: Tensor  # [d], which every site knows
     exchanges: tuple[Exchange, ...]
     gradients: tuple[Gradient, ...]
+    noise: LinkNoise | None  # on the links
 
     @property
     def m(self) -> int:
         return self.network.m
 
+    @cached_property
+    def terms(self) -> list[Term]:
+        """The noise in all messages."""
+        if self.noise is None:
+            return []
+        links = [(link.low, link.high) for link in links_in(self.network.W(), range(self.m))]
+        return [
+            Term(*link, Address(exchange.t, exchange.call, argument))
+            for exchange in self.exchanges
+            if exchange.t < self.noise.rounds
+            for argument in range(len(exchange.sent))
+            for link in links
+        ]
+
+    def drawn(self, term: Term) -> Tensor:
+        """The numbers of a term `[d]`, with the sign of its lower end."""
+        assert self.noise is not None
+        out = torch.zeros(1, len(self.start), dtype=self.start.dtype)
+        self.noise.draw(Link(term.low, term.high, ()), 1, term.address, out)
+        return out[0].double()
+
     def column(self, event: int, worker: int) -> int:
-        """Where a worker's gradient is among the coefficients; 0 is the initial model."""
+        """Where a worker's gradient is among the coefficients; 0 is the initial model, and noise comes last."""
         return 1 + event * self.m + worker
 
 
@@ -73,7 +106,7 @@ def record(job: Job, rounds: int) -> Recording:
     """Run the first rounds of a job."""
     problem = job.problem
     assert isinstance(problem, ModuleProblem)
-    host, f = WatchedSimulator(problem, job.network, job.threads), _Watched(problem)
+    host, f = WatchedSimulator(problem, job.network, job.threads, job.noise), _Watched(problem)
     problem.buffers = None if problem.initial_buffers is None else problem.initial_buffers.clone()
     state = begin(host, job.algorithm, f, problem.start().repeat(problem.m, 1))
     for t in range(rounds):
@@ -81,28 +114,21 @@ def record(job: Job, rounds: int) -> Recording:
     if not bool(torch.isfinite(state.x).all()):
         raise DivergedError(f"{job.algorithm.title} diverged within {rounds} rounds; use a smaller step size (eta)")
     exchanges = as_known(job.algorithm, host.exchanges)
-    return Recording(job.algorithm, job.network, problem.start().cpu(), exchanges, tuple(f.gradients))
+    return Recording(job.algorithm, job.network, problem.start().cpu(), exchanges, tuple(f.gradients), job.noise)
 
 
 class WatchedSimulator(Simulator):
     """The simulator, and a copy of every message."""
 
-    def __init__(self, problem: Problem, network: Network, threads: int = 0) -> None:
-        super().__init__(problem, network, threads)
+    def __init__(self, problem: Problem, network: Network, threads: int = 0, noise: AddsNoise | None = None) -> None:
+        super().__init__(problem, network, threads, noise)
         self.exchanges: list[Exchange] = []
 
-    def mixer(self, t: int) -> Mix:
-        mix = super().mixer(t)
-
-        def watched(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
-            values = [pack(vector).values for vector in vectors]
-            sent = tuple(
-                v.to("cpu", copy=True) for v in values if v.shape[1] == self.problem.d
-            )  # without BatchNorm's statistics
-            self.exchanges.append(Exchange(t, sent))
-            return mix(*vectors)  # type: ignore[arg-type]
-
-        return watched  # type: ignore[return-value]
+    def _as_sent(self, tag: Tag, packed: Sequence[Packed]) -> Sequence[Packed]:
+        sent = super()._as_sent(tag, packed)
+        values = [p.values for p in sent if p.values.shape[1] == self.problem.d]  # without BatchNorm's statistics
+        self.exchanges.append(Exchange(*tag, tuple(v.to("cpu", copy=True) for v in values)))
+        return sent
 
 
 def as_known(algorithm: Algorithm, exchanges: Sequence[Exchange]) -> tuple[Exchange, ...]:
@@ -114,7 +140,7 @@ def as_known(algorithm: Algorithm, exchanges: Sequence[Exchange]) -> tuple[Excha
         for call, exchange in enumerate(group):
             sums = [known.get((call, n), 0) + sent.double() for n, sent in enumerate(exchange.sent)]
             known |= {(call, n): total for n, total in enumerate(sums) if t >= 0}
-            out.append(Exchange(t, tuple(sums)))
+            out.append(Exchange(t, call, tuple(sums)))
     return tuple(out)
 
 
@@ -158,8 +184,8 @@ class _Symbols(Problem):
 
     dtype, device = torch.float64, torch.device("cpu")
 
-    def __init__(self, m: int, events: int, seed: int) -> None:
-        self.m, self.d, self.workers, self.seed = m, 1 + m * events, tuple(range(m)), seed
+    def __init__(self, m: int, events: int, noises: int, seed: int) -> None:
+        self.m, self.d, self.workers, self.seed = m, 1 + m * events + noises, tuple(range(m)), seed
         self._events = itertools.count()
 
     def sample(self, t: int, k: int) -> Sample:
@@ -188,15 +214,32 @@ class _Symbols(Problem):
         raise NotImplementedError
 
 
-#: Of each exchange and argument, the coefficients `[m, 1 + events · m]`.
+class _NoiseSymbols:
+    """In place of noise on links: each term is 1 at its own place, with its sign."""
+
+    def __init__(self, terms: Sequence[Term], first: int) -> None:
+        self._places = {term: first + place for place, term in enumerate(terms)}
+
+    def added(self, vectors: Sequence[Tensor], links: Sequence[Link], t: int, call: int) -> list[Tensor]:
+        out = [v.clone() for v in vectors]
+        for argument, link in itertools.product(range(len(out)), links):
+            place = self._places.get(Term(link.low, link.high, Address(t, call, argument)))
+            for row, sign in link.ends if place is not None else ():
+                out[argument][row, place] += sign
+        return out
+
+
+#: Of each exchange and argument, the coefficients `[m, 1 + events · m + terms]`.
 Coefficients = tuple[tuple[Tensor, ...], ...]
 
 
 def coefficients(recording: Recording, seed: int = 0) -> Coefficients | None:
     """What each message is the sum of; None: this method's messages are not linear in its gradients."""
     rounds = 1 + max((exchange.t for exchange in recording.exchanges), default=-1)
-    symbols = _Symbols(recording.m, len(recording.gradients), seed)
-    host, f = WatchedSimulator(symbols, recording.network), Counted(symbols)
+    terms, events = recording.terms, len(recording.gradients)
+    symbols = _Symbols(recording.m, events, len(terms), seed)
+    noise = _NoiseSymbols(terms, recording.column(events, 0)) if terms else None
+    host, f = WatchedSimulator(symbols, recording.network, noise=noise), Counted(symbols)
     with torch.no_grad():
         state = begin(host, recording.algorithm, f, symbols.start().repeat(symbols.m, 1))
         for t in range(rounds):
@@ -210,7 +253,10 @@ def _agree(recording: Recording, found: Coefficients) -> bool:
     if [len(sent) for sent in found] != [len(exchange.sent) for exchange in recording.exchanges]:
         return False
     places = torch.linspace(0, len(recording.start) - 1, recording.gradients[0].values.shape[1]).long()
-    numbers = torch.cat([recording.start[None, places].double(), *(g.values for g in recording.gradients)])
+    gradients, terms = (g.values for g in recording.gradients), recording.terms
+    numbers = torch.cat(
+        [recording.start[None, places].double(), *gradients, *(recording.drawn(term)[None, places] for term in terms)]
+    )
     for exchange, sent in zip(recording.exchanges, found, strict=True):
         for values, symbols in zip(exchange.sent, sent, strict=True):
             real, made = values[:, places].double(), symbols @ numbers

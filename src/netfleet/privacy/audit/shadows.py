@@ -84,7 +84,7 @@ def train_shadows(
     members = [_halves(problem, i, count) for i in range(problem.m)]
     parts = [part[members[i][c]] for c in range(count) for i, part in enumerate(problem.parts)]
     halved, epsilon = _made_private(on_parts(problem, parts), job, privacy, rounds)
-    host, f = Simulator(halved, Copies(job.network, count), job.threads), Counted(halved)
+    host, f = Simulator(halved, Copies(job.network, count), job.threads, job.noise), Counted(halved)
     halved.buffers = None if halved.initial_buffers is None else halved.initial_buffers.clone()
     state = begin(host, job.algorithm, f, halved.start().repeat(halved.m, 1))
     for t in range(rounds):
@@ -137,7 +137,7 @@ def _made_private(
 ) -> tuple[ModuleProblem, float | None]:
     """With the clipping and the noise of the job's workers, and what they cost with half of the rows."""
     spending, m, rates = job.problem.spending, job.problem.m, {}
-    if spending is None or privacy is None:
+    if spending is None or privacy is None or privacy.clip is None:
         return halved, None
     for place, part in enumerate(halved.parts):
         rate = 1.0 if halved.batch == 0 else min(1.0, halved.batch / len(part))

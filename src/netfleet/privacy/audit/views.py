@@ -4,7 +4,8 @@ Every message is a sum of gradients with coefficients that follow from the metho
 know. The messages that an attacker has are equations for the gradients, one for all parameters alike, and the
 estimate of a gradient is the solution of least length (El Mrini, Cyffers, Bellet 2024, "Privacy Attacks in
 Decentralized Learning"). `share` is how much of the gradient the equations determine: 1 if the attacker can compute it
-exactly.
+exactly. Where links have noise, that of the attacker's own links is subtracted; the other is an error of the equations
+whose size is known, and one term of it may be in many of them.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from netfleet.privacy.audit.recording import Coefficients, Recording, heard
+from netfleet.privacy.link_noise import Address
 from netfleet.topology.topology import Topology
 
 ViewName = Literal["neighbour", "all neighbours", "two hops", "server"]
@@ -118,6 +120,7 @@ class _Equations(NamedTuple):
     coefficients: Tensor  # [messages, gradients]
     values: Tensor  # [messages, d], without the initial model's part
     rounding: Tensor  # [messages], how exact they are, in units of a gradient
+    noise: Tensor  # [messages, terms], the noise in them that the attacker does not know, in the same units
 
 
 class _Solution(NamedTuple):
@@ -136,16 +139,23 @@ def _equations(recording: Recording, found: Coefficients, view: View) -> _Equati
     rows, values = rows[informative], values[informative]
     exactness = torch.finfo(values.dtype).eps * values.double().square().mean(dim=1).sqrt()
     values = values.double() - rows[:, :1] * recording.start.double()
-    rows = rows[:, 1:]
-    typical = (values.square().mean() / rows.square().sum(dim=1).mean()).sqrt()  # a number of a gradient
-    return _Equations(rows, values, exactness / typical.clamp(min=1e-30))
+    first = recording.column(len(recording.gradients), 0)
+    rows, noise = rows[:, 1:first], rows[:, first:]
+    known = [bool({term.low, term.high} & {*view.members}) for term in recording.terms]
+    for place in torch.tensor(known).nonzero()[:, 0].tolist():
+        values -= noise[:, place, None] * recording.drawn(recording.terms[place])
+    typical = torch.cat([gradient.values for gradient in recording.gradients]).square().mean().sqrt().clamp(min=1e-30)
+    scale = 0.0 if recording.noise is None else recording.noise.scale
+    unknown = noise[:, ~torch.tensor(known, dtype=torch.bool)] * scale
+    return _Equations(rows, values, exactness / typical, unknown / typical)
 
 
 def _solve(system: _Equations, targets: Tensor) -> _Solution:
     """The estimate of least length of each target, a sum of gradients `[targets, gradients]`."""
     known = system.coefficients
     least = _ROUNDING * known.norm(dim=1)  # messages may repeat each other
-    gram = known @ known.T + torch.diag(torch.maximum(system.rounding, least).square())
+    error = torch.diag(torch.maximum(system.rounding, least).square()) + system.noise @ system.noise.T
+    gram = known @ known.T + error
     weights = torch.linalg.solve(gram, known @ targets.T).T
     made_of = weights @ known
     return _Solution(weights, made_of, (made_of * targets).sum(dim=1) / targets.square().sum(dim=1))
@@ -186,10 +196,20 @@ def _changes(recording: Recording, view: View) -> list[Reading]:
     found: list[tuple[bool, Reading]] = []
     for place, exchange in enumerate(recording.exchanges):
         for n, sent in enumerate(exchange.sent):
-            now = sent[view.source].double()
+            now = sent[view.source].double() - _own_noise(recording, view, Address(exchange.t, exchange.call, n))
             change = now - before.get(n, start if n == 0 else torch.zeros_like(now))
             before[n] = now
             initial = n == place == 0 and not recording.algorithm.server  # everybody knows that model
             if not initial and float(change.abs().max()) > 0:
                 found.append((n == 0, Reading(exchange.t, 0, 1, 0.0, -change if n == 0 else change, rows)))
     return [reading for _, reading in sorted(found, key=lambda item: item[0])][:MOST]
+
+
+def _own_noise(recording: Recording, view: View, address: Address) -> Tensor:
+    """What the attacker knows of the noise that its source has added to a message."""
+    total = torch.zeros(len(recording.start), dtype=torch.float64)
+    for term in recording.terms:
+        others = {term.low, term.high} - {view.source}
+        if term.address == address and len(others) == 1 and others <= {*view.members}:
+            total += recording.drawn(term) * (1 if term.low == view.source else -1)
+    return total

@@ -31,6 +31,8 @@ def describe(content: str, method: type[Algorithm] | None) -> str:
     """A message's description in plain words."""
     if content == "facts":
         return "names, shapes and digests of the parameters of the training loop"
+    if content == "key":
+        return "a public key, by which both ends of a link agree on their noise"
     if (model := _MODEL.fullmatch(content)) is not None:
         return f"the model: {int(model['numbers']):,} numbers"
     vectors = [(int(found["numbers"]), int(found["bytes"])) for found in _VECTOR.finditer(content)]

@@ -19,8 +19,9 @@ from netfleet.registry import fits
 
 #: The `previous` of the first line.
 NOTHING = "0" * 64
-#: What leaves a site in bytes of its own: a message of a round, a model for a site that joins, facts about a loop.
-What = Literal["message", "model", "facts"]
+#: What leaves a site in bytes of its own: a message of a round, a model for a site that joins, facts about a
+#: loop, a public key for noise on links.
+What = Literal["message", "model", "facts", "key"]
 #: What can happen to the neighbourhood: this site joined or came back; a neighbour got a link for the first time or
 #: again; this site or a neighbour left; a neighbour was given up; one was thrown out.
 Event = Literal["joined", "rejoined", "admitted", "returned", "left", "lost", "evicted"]

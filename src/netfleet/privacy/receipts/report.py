@@ -23,6 +23,7 @@ _KINDS: dict[What, str] = {
     "message": "messages of the rounds",
     "model": "models, for a site that joined",
     "facts": "facts about the loop",
+    "key": "public keys for noise on links",
 }
 _EVENTS: dict[Event, str] = {
     "joined": "joined the training",

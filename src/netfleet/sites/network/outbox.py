@@ -63,6 +63,12 @@ class Outbox:
         with self._lock:
             return self._messages.get(tag)
 
+    def last(self) -> Message | None:
+        """The first message of the latest round that has one."""
+        with self._lock:
+            first = [tag for tag in self._messages if tag.call == 0]
+            return self._messages[max(first)] if first else None
+
     def listen(self, listener: Callable[[], None]) -> None:
         """Call the listener for every new message."""
         self._listeners.append(listener)

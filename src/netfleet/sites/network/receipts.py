@@ -9,7 +9,7 @@ from netfleet.sites.network.receipt_format import GivenReceipts, Note
 from netfleet.sites.network.wire import Expected, Kind
 
 #: What the answer to a request is, for the record.
-WHAT: dict[Kind, What] = {Kind.PULL: "message", Kind.MODEL: "model", Kind.FACTS: "facts"}
+WHAT: dict[Kind, What] = {Kind.PULL: "message", Kind.MODEL: "model", Kind.FACTS: "facts", Kind.KEY: "key"}
 
 
 class Receipts(Protocol):

@@ -23,7 +23,7 @@ from netfleet.sites.policy.peers import Peers
 
 #: Seconds for which a request waits for a message that is not there yet.
 HOLD = 20.0
-_REQUESTS = tuple(kind.name for kind in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS, Kind.RECEIPTS))
+_REQUESTS = tuple(kind.name for kind in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS, Kind.KEY, Kind.RECEIPTS))
 
 
 class Members(Protocol):
@@ -63,13 +63,15 @@ class SiteServer:
         limit: RateLimit | None = None,
         facts: Message | None = None,
         peers: Peers | None = None,
+        key: Callable[[int], Message] | None = None,
     ) -> None:
         """`model` is the last saved model; `status` is the status as JSON for a name; `facts` are those of a site with
-        a loop of its own; `peers` say whose certificates count. Make it in the network's loop.
+        a loop of its own; `peers` say whose certificates count; `key` is the site's public key for a neighbour, where
+        links have noise. Make it in the network's loop.
         """
         self._peers = peers
         self._site, self._outbox, self._members, self._refused = site, outbox, members, refused
-        self._receipts, self._model, self._status, self._facts = receipts, model, status, facts
+        self._receipts, self._model, self._status, self._facts, self._key = receipts, model, status, facts, key
         self._run = bytes.fromhex(site.run)
         self.limit = limit or RateLimit()
         self._news = asyncio.Condition()
@@ -140,6 +142,11 @@ class SiteServer:
             if self._facts is None:
                 raise FrameError("this site has no loop of its own, and no facts to compare")
             return await self._frames(frame, to, self._facts)
+        if frame.kind == Kind.KEY:
+            self._check_first(frame, -1)
+            if self._key is None:
+                raise FrameError("this site adds no noise to its links, and has no key for it")
+            return await self._frames(frame, to, self._key(to.number))
         found = await self._next(frame, to.number)
         return await self._frames(frame, to, found) if isinstance(found, Message) else [found]
 

@@ -60,6 +60,7 @@ class Kind(IntEnum):
     NOTE = 12  # the message that follows is in my record: the hash of that line, and my signature
     RECEIPTS = 13  # here are my receipts for your last messages; I ask for nothing
     NOTED = 14  # I have them
+    KEY = 15  # give me your public key (where links have noise)
 
 
 class Frame(NamedTuple):

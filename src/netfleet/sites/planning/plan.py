@@ -34,6 +34,7 @@ from netfleet.registry import parameters, split
 from netfleet.runs.build import build_topology, check_steps, network_for
 from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment, read_toml, without_none
 from netfleet.runs.own_loop import check_own_loop
+from netfleet.runs.requirements import check_link_noise
 from netfleet.sites.planning import certificates, folders
 from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, fingerprint, issue, key_pem
 from netfleet.sites.planning.folders import (
@@ -150,6 +151,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
             f"or change the graph (without topology.workers, a graph by name has one worker per site)"
         )
     network_for(algorithm, topology, run.seed)  # raises if the method does not go with these weights
+    if experiment.privacy is not None and experiment.privacy.link_noise is not None:
+        check_link_noise(algorithm, topology)
     _check_labels(topology, [node.name for node in nodes.nodes])
     return topology
 
@@ -158,8 +161,8 @@ def _check_own_loop(experiment: Experiment, algorithm: Algorithm) -> None:
     """Raise if loops of the sites' own cannot do what the experiment says."""
     if experiment.problem["weights"] != {"kind": "equal"}:
         raise ConfigError("problem.weights: a loop of a site's own weighs its loss itself; leave weights out")
-    if experiment.privacy is not None:
-        raise ConfigError("privacy: a loop of a site's own clips and perturbs its gradients itself; leave it out")
+    if experiment.privacy is not None and experiment.privacy.clip is not None:
+        raise ConfigError("privacy.clip: a loop of a site's own clips and perturbs its gradients itself; leave it out")
     if experiment.evaluation.metrics:
         raise ConfigError("evaluation.metrics: a loop of a site's own measures its model itself; leave metrics out")
     if experiment.contract is not None:
@@ -312,6 +315,11 @@ def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Author
         raise ConfigError("a site with a loop of its own cannot join a training that others have begun; plan again")
     if read_toml(experiment)["problem"].get("weights", {"kind": "equal"}) != {"kind": "equal"}:
         raise ConfigError("the sites of this plan have weights, and a new one has none; plan again with all sites")
+    if "link_noise" in read_toml(experiment).get("privacy", {}) and len(names) < 2:
+        raise ConfigError(
+            f"the links of this plan have noise, and the only neighbour of {node.name} would know all of its own; name "
+            f"two --neighbours or more"
+        )
     files = _site_files(site, node, experiment.read_bytes(), authority, days, f"netfleet node {site.name}")
     shown = fingerprint(x509.load_pem_x509_certificate(files["node.pem"]))
     about = _toml(asdict(Neighbour(site.name, site.number, site.address, site.neighbours[0].weight, shown)))

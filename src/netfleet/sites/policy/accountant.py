@@ -28,7 +28,7 @@ class Accountant(Protocol):
 def planned_budget(experiment: Experiment, rows: int | None) -> Budget | None:
     """The most that all rounds spend; without `epsilon` in `[privacy]` it depends on the site's rows."""
     privacy = experiment.privacy
-    if privacy is None:
+    if privacy is None or privacy.clip is None:
         return None
     if privacy.epsilon is not None or rows is None:
         return Budget(privacy.epsilon, privacy.delta)

@@ -157,8 +157,9 @@ class Membership:
             return self._frame(Kind.WAIT, -1)
         with self._agreeing:
             t = self.first_round(j)
-            if self.outbox.t < t != NEVER and j not in self.neighbourhood.lost:
-                return self._frame(Kind.JOINED, t)  # j did not get the first answer
+            if self.outbox.t + 1 < t != NEVER and j not in self.neighbourhood.lost:
+                # j did not get the first answer; in the round before t this site may hold an earlier key of j already
+                return self._frame(Kind.JOINED, t)
             t = self.outbox.t + 2
             if t >= self.rounds or self.finished or self.left is not None:
                 return self._frame(Kind.DONE, self.rounds)

@@ -1,9 +1,9 @@
 """One site's part of the network: its row of W, the flows over its links, and the host that mixes with both."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from netfleet.engines.collective import SingleSite
 from netfleet.engines.host import Exchange, PartialHost, Tag, all_finite
 from netfleet.engines.loop import diverged
 from netfleet.errors import ConfigError
+from netfleet.privacy.link_noise import Address, Link, LinkNoise
 from netfleet.problems.base import Problem
 from netfleet.sites.network.outbox import Outbox
 from netfleet.topology.network import Network
@@ -65,6 +66,12 @@ class Neighbourhood(Network):
         with self._lock:
             return {j: t for j, t in self.since.items() if t != NEVER}, dict(self.lost)
 
+    def agreed(self) -> dict[int, int]:
+        """Every neighbour with which there is a link, now or later, and the link's first round."""
+        with self._lock:
+            found = {j: self.since.get(j, 0) for j in list(self.weights) if j not in self.lost}
+        return {j: t for j, t in found.items() if t != NEVER}
+
     def restore(self, since: Mapping[int, int], lost: Mapping[int, int]) -> None:
         """Take over what was saved; what was agreed on since then stays."""
         with self._lock:
@@ -108,6 +115,7 @@ class Ledger:
     |---|---|---|
     | wᵢⱼ | `weights[j]` | this site's weight for neighbour j |
     | Σ wᵢⱼ (vⱼ − vᵢ) | `flows[j]` | what came over the link so far, times the method's factor |
+    | sᵢⱼ nᵢⱼ | `add_noise` | the link's noise, if it has any: v contains it, and at the other end its opposite |
     """
 
     def __init__(self, algorithm: Algorithm) -> None:
@@ -117,13 +125,22 @@ class Ledger:
         self, tag: Tag, argument: int, own: Tensor, others: Mapping[int, Tensor], weights: Mapping[int, float]
     ) -> None:
         """An exchange brought the others' vectors for one argument of `mix`."""
+        if self.counts(tag, argument):
+            factor = self._algorithm.flow(tag.t)
+            for j, vector in others.items():
+                self._add(j, (vector - own).mul_(factor * weights[j])[None])
+
+    def counts(self, tag: Tag, argument: int) -> bool:
+        """Whether this argument of an exchange feeds what the method conserves."""
         conserved = self._algorithm.conserves
-        if conserved is None or conserved.argument != argument or tag.t < 0:
-            return
-        factor = self._algorithm.flow(tag.t)
-        for j, vector in others.items():
-            flow = (vector - own).mul_(factor * weights[j])[None]
-            self.flows[j] = self.flows[j].add_(flow) if j in self.flows else flow
+        return conserved is not None and conserved.argument == argument and tag.t >= 0
+
+    def add_noise(self, tag: Tag, j: int, noise: Tensor) -> None:
+        """This site has added noise `[1, d]` of its link to j to what it sent."""
+        self._add(j, noise * self._algorithm.flow(tag.t))
+
+    def _add(self, j: int, flow: Tensor) -> None:
+        self.flows[j] = self.flows[j].add_(flow) if j in self.flows else flow
 
     def take_back(self, state: Any, lost: Sequence[int]) -> Any:
         """The state without what came from these neighbours."""
@@ -148,15 +165,24 @@ class SiteHost(PartialHost):
     decides_alone = True  # no other site is asked about this site's values
 
     def __init__(
-        self, problem: Problem, neighbourhood: Neighbourhood, algorithm: Algorithm, exchange: Exchange, outbox: Outbox
+        self,
+        problem: Problem,
+        neighbourhood: Neighbourhood,
+        algorithm: Algorithm,
+        exchange: Exchange,
+        outbox: Outbox,
+        noise: "HostNoise | None" = None,
     ) -> None:
-        super().__init__(problem, neighbourhood, exchange, SingleSite())
+        super().__init__(problem, neighbourhood, exchange, SingleSite(), noise=None if noise is None else noise.noise)
+        self._links_noise = noise
         self.neighbourhood, self._outbox, self._ledger = neighbourhood, outbox, Ledger(algorithm)
         self._algorithm = algorithm
         self._t = -1  # the round under way
 
     def mixer(self, t: int) -> Mix:
         self._t = t
+        if self._links_noise is not None:
+            self._links_noise.begin(t)
         mix = super().mixer(t)
 
         def careful(*vectors: Tensor | Packed) -> Tensor | tuple[Tensor, ...]:
@@ -166,9 +192,17 @@ class SiteHost(PartialHost):
 
         return careful  # type: ignore[return-value]
 
+    @property
+    def _noisy_links(self) -> list[Link]:
+        return [] if self._links_noise is None else self._links_noise.links
+
     def took(self, tag: Tag, argument: int, need: Sequence[int], vectors: Tensor) -> None:
         rows = dict(zip(need, vectors, strict=True))
-        self._ledger.add(tag, argument, rows.pop(self.neighbourhood.i), rows, self.neighbourhood.weights)
+        own = rows.pop(self.neighbourhood.i)
+        self._ledger.add(tag, argument, own, rows, self.neighbourhood.weights)
+        if self._links_noise is not None and self._ledger.counts(tag, argument):
+            for j, noise in self._links_noise.drawn(Address(*tag, argument), own[None]):
+                self._ledger.add_noise(tag, j, noise)
 
     def settle(self, state: Any) -> Any:
         lost = [j for j in self._ledger.flows if not self.neighbourhood.there(j, self._t)]
@@ -177,16 +211,42 @@ class SiteHost(PartialHost):
     def network_state(self) -> dict[str, Tensor]:
         since, lost = self.neighbourhood.links()
         kept = self._ledger.network_state() | self._outbox.network_state(self._t)
-        return kept | {_LOST: _pairs(lost), _SINCE: _pairs(since)}
+        kept |= {} if self._links_noise is None else self._links_noise.network_state()
+        return kept | {_LOST: pairs(lost), _SINCE: pairs(since)}
 
     def load_network_state(self, memory: dict[str, Tensor]) -> None:
         self._ledger.load_network_state(memory)
         self._outbox.load_network_state(memory)
-        since, lost = (memory.get(name, _pairs({})).cpu() for name in (_SINCE, _LOST))
+        if self._links_noise is not None:
+            self._links_noise.load_network_state(memory)
+        since, lost = (memory.get(name, pairs({})).cpu() for name in (_SINCE, _LOST))
         self.neighbourhood.restore(dict(since.tolist()), dict(lost.tolist()))
 
 
-def _pairs(values: Mapping[int, int]) -> Tensor:
+class HostNoise(Protocol):
+    """What a site's host asks about the noise of its links (`site_noise.SiteNoise`)."""
+
+    noise: LinkNoise
+
+    def begin(self, t: int) -> None:
+        """Round t begins."""
+
+    @property
+    def links(self) -> list[Link]:
+        """The links that have noise in this round."""
+
+    def drawn(self, address: Address, like: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """What this site added for each neighbour to a vector `[1, d]`."""
+
+    def network_state(self) -> dict[str, Tensor]:
+        """What the noise of later rounds depends on."""
+
+    def load_network_state(self, memory: Mapping[str, Tensor]) -> None:
+        """Continue from what `network_state` returned."""
+
+
+def pairs(values: Mapping[int, int]) -> Tensor:
+    """A table of whole numbers, `[rows, 2]`."""
     return torch.tensor(sorted(values.items()), dtype=torch.int64).reshape(-1, 2)
 
 

@@ -20,7 +20,7 @@ from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
 from netfleet.errors import CheckpointError, DivergedError, FrameError, NetfleetError
 from netfleet.privacy.account import SiteAccount
-from netfleet.privacy.build import make_private, rounds_allowed
+from netfleet.privacy.build import check_buffers, make_private, rounds_allowed
 from netfleet.privacy.queries import queries_after
 from netfleet.privacy.spending import Spending
 from netfleet.problems.base import Problem
@@ -55,10 +55,12 @@ from netfleet.sites.runtime.data_check import (
 from netfleet.sites.runtime.exchange import SiteExchange, SiteSession, Waiting, check_links
 from netfleet.sites.runtime.facts import Facts, check_same_facts, compare_facts, facts_message, shortened, write_facts
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
+from netfleet.sites.runtime.link_keys import LinkKeys
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost, why_fixed
 from netfleet.sites.runtime.receipts import PrivacyState, SiteReceipts
 from netfleet.sites.runtime.recorder import AskedToLeave, OwnLoopRecorder, SiteRecorder
+from netfleet.sites.runtime.site_noise import Agreement, SiteNoise, sent_model
 from netfleet.sites.runtime.status_builder import StatusBuilder
 
 
@@ -99,6 +101,7 @@ class SiteRunner:
         (self._run_config,) = experiment.runs()
         self._account: SiteAccount | None = None  # where gradients are private
         self._spending: Spending | None = None
+        self._keys: LinkKeys | None = None  # where links have noise
         self.algorithm = make_algorithm(self._run_config.config["algorithm"])
         fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
@@ -109,7 +112,7 @@ class SiteRunner:
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
         counted = log.refusals.total, lambda: 0 if peers is None else peers.revocations
-        private = experiment.privacy is not None
+        private = experiment.privacy is not None and experiment.privacy.clip is not None
         self.status = StatusBuilder(self._members, self.algorithm, identity.expires, *counted, in_force, private)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
@@ -133,7 +136,9 @@ class SiteRunner:
         problem = self._private(problem, start is not None and not rejoin)
         session, connections = self._connect(stack)
         loop, members = session.loop, self._members
-        host = SiteHost(problem, members.neighbourhood, algorithm, SiteExchange(session, display), members.outbox)
+        noise = self._noise(session, problem, display, start is not None and not rejoin)
+        exchange = SiteExchange(session, display)
+        host = SiteHost(problem, members.neighbourhood, algorithm, exchange, members.outbox, noise)
         if rejoin:
             members.set_joining(True)
             loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
@@ -173,7 +178,7 @@ class SiteRunner:
     def _private(self, problem: Problem, resumes: bool) -> Problem:
         """The problem as `[privacy]` wants it; a training that does not resume draws anew."""
         privacy = self.experiment.privacy
-        if privacy is None:
+        if privacy is None or privacy.clip is None:
             return problem
         queries = queries_after(self.algorithm, self.experiment.rounds, problem.seed)
         self._account = SiteAccount(self.folder, queries, resumes)
@@ -196,6 +201,15 @@ class SiteRunner:
         changed = check_same_rows(self.folder / RUN_FOLDER, found, facts.rows, accepted)
         for why in [*([] if changed is None else [changed]), *warnings_about(facts, problem.batch)]:
             self.log.event("data", level="warning", why=why)
+
+    def _noise(self, session: SiteSession, problem: Problem, display: Display, resumes: bool) -> SiteNoise | None:
+        privacy, members = self.experiment.privacy, self._members
+        if privacy is None or privacy.link_noise is None:
+            return None
+        check_buffers(problem)
+        self._keys = LinkKeys(self.folder / RUN_FOLDER, self.site.run, self.site.name, resumes)
+        agree = Agreement(session, self._keys, Waiting(members, self.log, display))
+        return SiteNoise(members.neighbourhood, privacy, self.experiment.rounds, agree)
 
     def _connect(self, stack: ExitStack) -> tuple[SiteSession, AsyncExitStack]:
         loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
@@ -226,13 +240,20 @@ class SiteRunner:
         answers = (self._model_message, self._status_for)
         told = None if facts is None else facts_message(facts)
         answering = self.site, members.outbox, members, self.log.refused, self.receipts, *answers
-        server = SiteServer(*answering, facts=told, peers=self._peers)
+        key = None if self._keys is None else self._key_for
+        server = SiteServer(*answering, facts=told, peers=self._peers, key=key)
         await connections.enter_async_context(self._transport.serve(server))
 
     def _model_message(self) -> Message:
+        """What a neighbour that joins gets; with noise on links, what it could have been sent already."""
         if not self._terms.in_force.policy.show.model_to_joining:
             raise FrameError("this site's policy does not give its model away (show.model_to_joining)")
-        return model_message(self.status.snapshot)
+        found = model_message(self.status.snapshot)
+        return found if self._keys is None else sent_model(self._members.outbox, found)
+
+    def _key_for(self, j: int) -> Message:
+        assert self._keys is not None
+        return self._keys.statement(j, self._members.first_round(j)).message()
 
     def _status_for(self, name: str) -> bytes:
         """The status as JSON for a name, once it is on record that it leaves."""
