@@ -200,7 +200,7 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
         DENIED,
         "a request CHUNK where one of PULL, JOIN, MODEL, FACTS, KEY, RECEIPTS was expected",
     ),
-    "a key for noise": (asked(kind=Kind.KEY, t=-1), DENIED, "this site adds no noise to its links"),
+    "a key for noise": (asked(kind=Kind.KEY, t=0), DENIED, "this site adds no noise to its links"),
     "an answer": (asked(kind=Kind.DROPPED), DENIED, "a request DROPPED where"),
     "half a round": (asked(body=b"\0\0\0\1" + bytes(7)), DENIED, "a request of 11 bytes for 1 rounds"),
     "half a number": (asked(body=b"\1"), DENIED, "a request of 1 bytes for 1 rounds"),

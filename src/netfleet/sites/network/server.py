@@ -143,7 +143,7 @@ class SiteServer:
                 raise FrameError("this site has no loop of its own, and no facts to compare")
             return await self._frames(frame, to, self._facts)
         if frame.kind == Kind.KEY:
-            self._check_first(frame, -1)
+            self._check_first(frame, self._members.first_round(to.number))
             if self._key is None:
                 raise FrameError("this site adds no noise to its links, and has no key for it")
             return await self._frames(frame, to, self._key(to.number))

@@ -79,7 +79,7 @@ class Agreement:
         ]
         if missing:
             with self._waiting:
-                found = self._session.loop.wait(self._ask_all(missing, t), self._waiting.report)
+                found = self._session.loop.wait(self._ask_all(missing, links, t), self._waiting.report)
             for j, answer in found.items():
                 self._take(j, links[j], t, answer)
             check_links(self._session.members, t)
@@ -91,12 +91,12 @@ class Agreement:
         neighbourhood = self._session.members.neighbourhood
         return neighbourhood.there(j, t) and neighbourhood.since.get(j, 0) == since
 
-    async def _ask_all(self, missing: list[int], t: int) -> dict[int, Answer | Statement]:
+    async def _ask_all(self, missing: list[int], links: Mapping[int, int], t: int) -> dict[int, Answer | Statement]:
         async with asyncio.TaskGroup() as group:
-            tasks = {j: group.create_task(self._ask(j, t)) for j in missing}
+            tasks = {j: group.create_task(self._ask(j, links[j], t)) for j in missing}
         return {j: task.result() for j, task in tasks.items()}
 
-    async def _ask(self, j: int, t: int) -> Answer | Statement:
+    async def _ask(self, j: int, since: int, t: int) -> Answer | Statement:
         """Neighbour j's key; if it is none, that is logged, and j is asked again."""
         session, data = self._session, bytearray(BYTES)
         contact = session.members.contacts[j]
@@ -104,7 +104,7 @@ class Agreement:
         def usable() -> bool:
             return bool(self._keys.shared(parse_statement(bytes(data))))
 
-        expected = session.expected(j, -1, words=WORDS, total=BYTES)
+        expected = session.expected(j, since, words=WORDS, total=BYTES)
         wanted = Wanted(expected, memoryview(data), usable, lambda: not session.members.neighbourhood.there(j, t))
         answer = await session.client.pull(contact, wanted, kind=Kind.KEY)
         return parse_statement(bytes(data)) if answer.kind == Kind.CHUNK else answer
