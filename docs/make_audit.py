@@ -67,8 +67,8 @@ the audit takes the worse case.
   attacker has are linear equations, and it solves them for the victim's gradients (El Mrini, Cyffers, Bellet 2024). The
   audit finds the coefficients by running the method with symbols in place of gradients: methods of your own are audited
   without further code. Local optimizers such as Adam, and compression, are not linear; there the audit takes the
-  changes from message to message. Where links have [noise](link_noise.md), an attacker subtracts what it knows of it, and
-  the rest is an error of known size.
+  changes from message to message. Where links have [noise](link_noise.md), an attacker subtracts what it knows of it,
+  and the rest is an error of known size.
 - **Labels.** The last layer's bias has a negative gradient for labels that are in the batch, or at least a smaller one
   than the attacker's own rows suggest. The result is the share of labels found less the share of labels said in error,
   so guessing gets 0 %.
