@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,11 +12,17 @@ import pytest
 from netfleet.cli import main
 from netfleet.engines.host import Tag
 from netfleet.errors import CertificateError, TransportError
+from netfleet.privacy.receipts.lines import Receipt, Received
+from netfleet.privacy.receipts.state import Key
 from netfleet.sites.network.grpc_transport import GrpcTransport
+from netfleet.sites.network.receipt_format import unpack_receipts
 from netfleet.sites.network.transport import MemoryNetwork
-from netfleet.sites.network.wire import Kind
+from netfleet.sites.network.wire import Expected, Kind
+from netfleet.sites.operations.logs import Log as SiteLog
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import load_site
+from netfleet.sites.runtime.runner import SiteRunner
+from support.receipts import entries, message, raw_lines, start
 from support.site_peers import MESSAGE, WORDS, Log, T, World, ask, make_server, revoke, run
 
 
@@ -53,6 +60,34 @@ def test_a_request_that_waits_is_not_answered_once_its_sender_is_revoked(world: 
                 await asked
 
     run(scenario())
+
+
+def test_signatures_count_with_pinned_certificates_only(world: World) -> None:
+    """Whoever has the authority's key can make a certificate of any name; it signs no receipt and no message."""
+    real, forged = start(world.folder("s1")), start(world.folder("s1"), world.impostor("s1"))
+    s0 = start(world.folder("s0"), check_signer=runner(world, "s0")._check_signer)
+    tag, key = Tag(0, 0), Key("message", 0, 0)
+    note = s0.receipts.offer("s1", key, message(0))
+    expected, data = Expected(b"", 1, *tag, message(0).words, 28), message(0).data.numpy().data
+    before = raw_lines(s0.folder)
+    for site, words in ((forged, "is not pinned here"), (real, "")):
+        site.receipts.received("s0", "message", expected, data, note)
+        given, own = unpack_receipts(site.receipts.to_give("s0")), site.receipts.offer("s0", key, message(0))
+        if words:
+            with pytest.raises(CertificateError, match=words):
+                s0.receipts.take("s1", given)
+            with pytest.raises(CertificateError, match=words):
+                s0.receipts.received("s1", "message", expected, data, own)
+            assert raw_lines(s0.folder) == before
+        else:
+            s0.receipts.take("s1", given)
+            s0.receipts.received("s1", "message", expected, data, own)
+    assert len(entries(s0.folder, Receipt)) == len(entries(s0.folder, Received)) == 1
+
+
+def runner(world: World, name: str) -> SiteRunner:
+    site, settings = load_site(world.folder(name))
+    return SiteRunner(world.folder(name), site, settings, world.identity(name), SiteLog(name, io.StringIO()))
 
 
 def test_a_client_dials_only_whom_it_has_pinned(world: World) -> None:

@@ -110,6 +110,11 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.PEM)
 
 
+def pem_of(der: bytes) -> bytes:
+    """A certificate in DER as PEM."""
+    return certificate_pem(x509.load_der_x509_certificate(der))
+
+
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256 of a certificate, as `openssl x509 -fingerprint -sha256` prints it, without colons."""
     return certificate.fingerprint(hashes.SHA256()).hex()

@@ -1,9 +1,11 @@
 """Decides by their certificates who may talk to a site, beyond what TLS checks.
 
 As a server a site looks at the certificate of each request. As a client it cannot see the other's certificate; so it
-gives TLS the pinned certificates in place of the authority's, and TLS accepts no other.
+gives TLS the pinned certificates in place of the authority's, and TLS accepts no other. Signatures under messages and
+receipts count with the same certificates only.
 """
 
+import threading
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -49,11 +51,11 @@ class AnyPeers:
 
 
 class SitePeers:
-    """The peers of a site: pinned, not revoked, and allowed by its policy."""
+    """The peers of a site: pinned, not revoked, and allowed by its policy. It is asked from several threads."""
 
     def __init__(self, folder: Path, ca: bytes, own: bytes, log: Events, in_force: PolicyInForce = NO_POLICY) -> None:
         """`ca` and `own` are the certificates of the authority and of the site. Raises if the site must not start."""
-        authority = _parse(ca)
+        authority, self._lock = _parse(ca), threading.RLock()
         self._folder, self._ca, self._log, self._in_force = folder, ca, log, in_force
         self._pins, self._revoked = Pins(folder, authority), Revocations(folder, authority, log)
         if (entry := self._revoked.find(_parse(own))) is not None:
@@ -61,14 +63,16 @@ class SitePeers:
 
     @property
     def revocations(self) -> int:
-        return self._revoked.current().number
+        with self._lock:
+            return self._revoked.current().number
 
     def check(self, shown: bytes, neighbour: Neighbour | None) -> None:
         certificate = _shown(shown)
-        if (entry := self._revoked.find(certificate)) is not None:
-            raise CertificateError(f"its certificate was {entry}")
-        if neighbour is not None:
-            self._check_neighbour(certificate, neighbour)
+        with self._lock:
+            if (entry := self._revoked.find(certificate)) is not None:
+                raise CertificateError(f"its certificate was {entry}")
+            if neighbour is not None:
+                self._check_neighbour(certificate, neighbour)
 
     def _check_neighbour(self, certificate: x509.Certificate, neighbour: Neighbour) -> None:
         name, shown = neighbour.name, fingerprint(certificate)
@@ -89,7 +93,8 @@ class SitePeers:
             self._log.event("pinned", neighbour=name, fingerprint=shown)
 
     def roots(self, name: str) -> bytes:
-        pinned, revoked = self._pinned(name), self._revoked.current()
+        with self._lock:
+            pinned, revoked = self._pinned(name), self._revoked.current()
         allowed = self._in_force.policy.neighbours.certificates(name)
         good = [each for each in pinned if each.serial_number not in revoked.entries]
         good = [each for each in good if allowed is None or fingerprint(each) in allowed]

@@ -48,10 +48,12 @@ class SiteReceipts:
         identity: Identity,
         log: Log,
         privacy: Callable[[], PrivacyState] = PrivacyState,
+        check_signer: Callable[[str, bytes], None] = lambda name, certificate: None,
     ) -> None:
+        """`check_signer` raises CertificateError unless this neighbour may sign with this certificate (DER)."""
         self._folder, self._site, self._log, self._privacy = folder, site, log, privacy
         self._record, self._state, self._signer = Record(folder), RecordState(), Signer(identity)
-        self._certificates = Certificates([self._signer.authority])
+        self._certificates, self._check_signer = Certificates([self._signer.authority]), check_signer
         self._lock = threading.RLock()
         self._is_open = False
         self._first = 0  # the line with which this process began
@@ -184,6 +186,7 @@ class SiteReceipts:
             self._certificates.verify(giver, certificate, receipt.signature, statement.by_receiver(giver))
         except RecordError as error:
             raise FrameError(f"a receipt for round {receipt.round}, exchange {receipt.exchange}: {error}") from None
+        self._check_signer(giver, certificate)
 
     def _confirm(self, giver: str, certificate: bytes, receipt: GivenReceipt, line: SentLine) -> None:
         with self._lock:
@@ -224,6 +227,7 @@ class SiteReceipts:
             self._certificates.verify(sender, note.certificate, note.signature, statement.by_sender())
         except RecordError as error:
             raise FrameError(f"a message that is not what its sender's note says: {error}") from None
+        self._check_signer(sender, note.certificate)
         signature = self._sign(statement.by_receiver(self._site.name))
         with self._lock:
             before = self._state.received(sender, key)

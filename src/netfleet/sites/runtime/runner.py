@@ -41,7 +41,7 @@ from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
 from netfleet.sites.operations.logs import Log, printable
-from netfleet.sites.planning.certificates import Identity
+from netfleet.sites.planning.certificates import Identity, pem_of
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.policy.peers import Peers, SitePeers
 from netfleet.sites.policy.rules import NO_TERMS, Terms, enforce
@@ -106,7 +106,7 @@ class SiteRunner:
         fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
             raise fixed
-        self.receipts = SiteReceipts(folder, site, identity, log, self._privacy_state)
+        self.receipts = SiteReceipts(folder, site, identity, log, self._privacy_state, self._check_signer)
         linked = self.receipts.note_change
         self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, in_force, linked)
         if experiment.problem["kind"] == OWN_LOOP:
@@ -265,6 +265,12 @@ class SiteRunner:
         """For the record: what was spent so far, and the policy in force."""
         spent = None if self._spending is None else self._spending.epsilon(max(self._members.outbox.t, 0))
         return PrivacyState(spent, self._terms.in_force.digest or None)
+
+    def _check_signer(self, name: str, certificate: bytes) -> None:
+        """A receipt or a message counts only with a certificate (DER) that the neighbour could connect with."""
+        contact = self._members.find_neighbour(name)
+        if self._peers is not None and contact is not None:
+            self._peers.check(pem_of(certificate), contact.neighbour)
 
     def _serve_and_compare(
         self, session: SiteSession, connections: AsyncExitStack, facts: Facts, fresh: bool, display: Display
