@@ -12,10 +12,13 @@ import torch
 
 from netfleet.algorithms import KGT
 from netfleet.engines.job import Snapshot
+from netfleet.errors import ConfigError
 from netfleet.privacy.account import ACCOUNT_FILE
+from netfleet.privacy.settings import Privacy
 from netfleet.runs.build import build_job, build_setting
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
+from netfleet.runs.progress import Quiet
 from netfleet.runs.run import run_experiment
 from netfleet.sites.network.transport import MemoryNetwork
 from netfleet.sites.operations.logs import Log
@@ -24,6 +27,7 @@ from netfleet.sites.planning.folders import load_site
 from netfleet.sites.policy.in_force import NO_POLICY
 from netfleet.sites.policy.rules import Terms
 from netfleet.sites.policy.settings import Policy, PrivacyRules
+from netfleet.sites.runtime.budget import site_budget
 from netfleet.sites.runtime.data_check import check_site_data, site_problem
 from netfleet.sites.runtime.runner import SiteRunner
 from support.site_memory import give_simulated_secrets, run_planned
@@ -75,6 +79,30 @@ def test_a_site_leaves_when_its_budget_allows_no_further_round(tmp_path: Path) -
     assert all(history.records[-1]["epsilon"] <= budget for history in histories)
     logs = [(tmp_path / "plan" / f"s{i}" / "node.log").read_text() for i in range(3)]
     assert sum("the privacy budget allows no further round" in log for log in logs) == 1
+    place = tmp_path / "plan" / f"s{[history.rounds for history in histories].index(early)}"
+    assert run_alone(place).rounds == early  # started again it has left, and would tell whoever asks
+    assert f"left round={early}" in (place / "node.log").read_text()
+    with pytest.raises(ConfigError, match="after one more round epsilon would be"):
+        run_alone(place, rejoin=True)
+    assert "no neighbour" not in (place / "node.log").read_text()  # it did not ask anybody
+
+
+def run_alone(place: Path, rejoin: bool = False) -> History:
+    """A site that reaches nobody."""
+    site, settings = load_site(place)
+    with (place / "node.log").open("w") as file:
+        parts = site, settings, load_identity(place, site.name), Log(site.name, file)
+        return SiteRunner(place, *parts, 0.0, MemoryNetwork().transport(site.name)).run(Quiet(), rejoin)
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [(3.0, 3.0), (9.0, 5.0), (None, 5.0)])
+def test_the_smaller_budget_of_plan_and_policy_holds(allowed: float | None, expected: float) -> None:
+    both = site_budget(Privacy(clip=1.0, noise=1.0, epsilon=5.0), PrivacyRules(epsilon=allowed))
+    alone = site_budget(Privacy(clip=1.0, noise=1.0), PrivacyRules(epsilon=allowed))
+    assert both is not None
+    assert alone is not None
+    assert (both.epsilon, alone.epsilon) == (expected, allowed)
+    assert site_budget(None, PrivacyRules(epsilon=allowed)) is None
 
 
 def test_others_see_no_scores_of_a_private_site(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ def undisturbed_sites(folder: Path, table: Mapping[str, Any], count: int) -> Sit
 
 
 def give_simulated_secrets(plan: Plan, folder: Path, seed: int = 0) -> None:
-    """Let the sites draw what the simulator draws: for private gradients (their first epoch is number 0) and links."""
+    """Let the sites draw what the simulator draws: for private gradients (they take this epoch over) and links."""
     for site in plan.sites:
-        epoch, place = Epoch(simulated_secret(seed).key.hex(), number=-1), folder / "plan" / site.name
+        epoch, place = Epoch(simulated_secret(seed).key.hex()), folder / "plan" / site.name
         (place / ACCOUNT_FILE).write_text(json.dumps(asdict(epoch)))
         (place / RUN_FOLDER).mkdir()
         (place / RUN_FOLDER / KEYS_FILE).write_text(json.dumps(_keys(site, seed)))

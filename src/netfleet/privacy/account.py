@@ -1,9 +1,10 @@
 """A site's account of its privacy, on disk: the secret of its draws, and how many gradients it has computed.
 
 `privacy.json` is in the site's own folder, not in its run folder: whoever deletes a run and starts again has not got
-the privacy back. Each training from scratch and each return to the network is a new epoch with draws of its own. The
-account is written before the gradients that it counts are computed, some rounds ahead, so a crash at any moment never
-leaves it too low.
+the privacy back. Each training from scratch and each return to the network is a new epoch with a secret of its own. So
+is a resumed training whose rows have changed: the same noise over other rows would show the difference between them.
+The account is written before the gradients that it counts are computed, some rounds ahead, so a crash at any moment
+never leaves it too low. All gradients are counted as if they had the least noise and the highest rate so far.
 """
 
 import json
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from netfleet.errors import ConfigError
 from netfleet.files import write_atomically
-from netfleet.privacy.mechanism import Secret
+from netfleet.privacy.mechanism import Rate, Secret
 
 ACCOUNT_FILE = "privacy.json"
 #: Rounds that are counted ahead.
@@ -30,6 +31,18 @@ class Epoch:
     first: int = 0  # the round in which this epoch began
     until: int = 0  # the round before which its gradients may have been computed
     earlier: int = 0  # gradients of earlier epochs
+    rows: str = ""  # digest of the rows that it is for; empty: not known
+    noise: float | None = None  # the least of all epochs
+    rate: float = 0.0  # the highest
+
+    @property
+    def is_used(self) -> bool:
+        """Whether gradients may have been computed in this epoch."""
+        return self.until > 0
+
+    def next(self, rows: str) -> "Epoch":
+        """With another secret, also if this is an old copy of the file: a later epoch may have been there already."""
+        return replace(self, key=secrets.token_hex(32), number=self.number + 1, rows=rows)
 
     def __repr__(self) -> str:
         return f"Epoch(number={self.number}, first={self.first}, until={self.until}, earlier={self.earlier})"
@@ -38,8 +51,10 @@ class Epoch:
 class SiteAccount:
     """The account of the site in this folder."""
 
-    def __init__(self, folder: Path, queries: Sequence[int], resumes: bool) -> None:
-        """`queries` are the gradients after 0, 1, … rounds. `resumes`: a checkpoint is continued, not a new epoch."""
+    def __init__(self, folder: Path, queries: Sequence[int], resumes: bool, rows: str = "") -> None:
+        """`queries` are the gradients after 0, 1, … rounds. `resumes`: a checkpoint is continued. `rows` names the
+        site's rows (`rows_digest`).
+        """
         self._path, self._queries = folder / ACCOUNT_FILE, queries
         known = self._read()
         self._is_new = known is None
@@ -48,13 +63,13 @@ class SiteAccount:
                 f"{self._path} is missing, so this site could draw noise twice; restore it from a copy, or start again "
                 f"with netfleet node {folder} --rejoin"
             )
-        if known is not None and resumes:
-            self._epoch = known
-        elif known is None:
-            self._write(Epoch(secrets.token_hex(32)))
-        else:
-            self._epoch = known
-            self._write(Epoch(known.key, known.number + 1, earlier=self.counted(known.until)))
+        self._epoch = Epoch(secrets.token_hex(32), rows=rows) if known is None else known
+        if known is not None and known.is_used and not resumes:
+            self._epoch = replace(known.next(rows), first=0, until=0, earlier=self.counted(known.until))
+        elif known is not None and known.rows != rows:
+            self._epoch = known.next(rows) if known.rows else replace(known, rows=rows)
+        if self._epoch != known:
+            self._write(self._epoch)
 
     def begin(self, t: int, was_there: bool) -> None:
         """This epoch's first round is t. A site that was there before but has lost its account counts all rounds."""
@@ -65,6 +80,15 @@ class SiteAccount:
         if t >= self._epoch.until:
             self._write(replace(self._epoch, until=min(t + AHEAD, len(self._queries) - 1)))
         return Secret(bytes.fromhex(self._epoch.key), self._epoch.number)
+
+    def charged(self, rate: Rate) -> Rate:
+        """What gradients are counted with, when they have this rate from now on."""
+        known = self._epoch
+        least = rate.noise if known.noise is None else min(known.noise, rate.noise)
+        worst = rate._replace(noise=least, rate=max(known.rate, rate.rate))
+        if (worst.noise, worst.rate) != (known.noise, known.rate):
+            self._write(replace(known, noise=worst.noise, rate=worst.rate))
+        return worst
 
     def counted(self, t: int) -> int:
         known = self._epoch

@@ -30,7 +30,8 @@ def make_private(
     rates = {i: _rate(problem, i, privacy, queries[-1]) for i in problem.workers}
     known = simulated_secret(problem.seed)
     secret, counted = (lambda t: known, queries.__getitem__) if account is None else (account.secret, account.counted)
-    spending = Spending(rates, privacy.delta, len(queries) - 1, counted)
+    charged = rates if account is None else {i: account.charged(rate) for i, rate in rates.items()}
+    spending = Spending(charged, privacy.delta, len(queries) - 1, counted)
     return problem.private(Mechanism(privacy.clip, rates, secret), spending)
 
 
@@ -57,6 +58,9 @@ class Account(Protocol):
 
     def counted(self, t: int) -> int:
         """Gradients that were computed after t rounds."""
+
+    def charged(self, rate: Rate) -> Rate:
+        """What all gradients are counted with, when they have this rate from now on."""
 
 
 def rounds_allowed(problem: Problem, privacy: Privacy | None, rounds: int, first: int = 0) -> int:

@@ -20,7 +20,7 @@ from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
 from netfleet.errors import CheckpointError, DivergedError, FrameError, NetfleetError
 from netfleet.privacy.account import SiteAccount
-from netfleet.privacy.build import check_buffers, make_private, rounds_allowed
+from netfleet.privacy.build import check_buffers, make_private
 from netfleet.privacy.queries import queries_after
 from netfleet.privacy.spending import Spending
 from netfleet.problems.base import Problem
@@ -45,6 +45,7 @@ from netfleet.sites.planning.certificates import Identity, pem_of
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.policy.peers import Peers, SitePeers
 from netfleet.sites.policy.rules import NO_TERMS, Terms, enforce
+from netfleet.sites.runtime.budget import last_round, site_budget
 from netfleet.sites.runtime.data_check import (
     check_same_rows,
     check_site_data,
@@ -102,6 +103,8 @@ class SiteRunner:
         self._account: SiteAccount | None = None  # where gradients are private
         self._spending: Spending | None = None
         self._keys: LinkKeys | None = None  # where links have noise
+        self._budget = site_budget(experiment.privacy, in_force.policy.privacy)
+        self._rows = ""  # digest of the site's rows
         self.algorithm = make_algorithm(self._run_config.config["algorithm"])
         fixed = why_fixed(self.algorithm)
         if fixed is not None and site.patience:
@@ -134,6 +137,8 @@ class SiteRunner:
         problem, algorithm = (self._problem(), self.algorithm) if own is None else (own.problem, own.algorithm)
         self.check_data(problem)
         problem = self._private(problem, start is not None and not rejoin)
+        if rejoin:
+            last_round(problem, self._budget, self.experiment.rounds, first=0)  # raises before anybody hears of it
         session, connections = self._connect(stack)
         loop, members = session.loop, self._members
         noise = self._noise(session, problem, display, start is not None and not rejoin)
@@ -181,7 +186,7 @@ class SiteRunner:
         if privacy is None or privacy.clip is None:
             return problem
         queries = queries_after(self.algorithm, self.experiment.rounds, problem.seed)
-        self._account = SiteAccount(self.folder, queries, resumes)
+        self._account = SiteAccount(self.folder, queries, resumes, self._rows)
         made = make_private(problem, privacy, queries, self._account)
         self._spending = made.spending
         return made
@@ -197,8 +202,8 @@ class SiteRunner:
         """Compare the rows with those of the last start, and say what is odd about them."""
         facts, number = data_facts(problem, self.site.number), self.site.number
         assert facts is not None
-        found, accepted = rows_digest(problem, number), self._terms.data_changed
-        changed = check_same_rows(self.folder / RUN_FOLDER, found, facts.rows, accepted)
+        self._rows, accepted = rows_digest(problem, number), self._terms.data_changed
+        changed = check_same_rows(self.folder / RUN_FOLDER, self._rows, facts.rows, accepted)
         for why in [*([] if changed is None else [changed]), *warnings_about(facts, problem.batch)]:
             self.log.event("data", level="warning", why=why)
 
@@ -324,7 +329,7 @@ class SiteRunner:
         own: OwnLoop | None,
     ) -> Recorder:
         settings = replace(self.experiment, checkpoint_every=1)
-        last = rounds_allowed(problem, settings.privacy, settings.rounds, history.resumed)
+        last = last_round(problem, self._budget, settings.rounds, history.resumed)
         if last < settings.rounds:
             self.log.event("budget", level="warning", round=last, why="the privacy budget allows no further round")
         parts = session, self.status, last, history, algorithm, settings, display
