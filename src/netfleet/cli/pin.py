@@ -1,4 +1,4 @@
-"""List the certificates that a site accepts of its neighbours, or accept one that was renewed."""
+"""List the certificates that a site or the operator accepts of others, or accept one that was renewed."""
 
 import argparse
 from pathlib import Path
@@ -7,7 +7,7 @@ from netfleet.environment import need_packages
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder, made by netfleet plan")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder, or the operator's")
     words = "certificates of neighbours, which the site accepts from now on; a running site needs no restart"
     parser.add_argument("certificates", type=Path, nargs="*", metavar="FILE.pem", help=words)
     parser.add_argument("--replace", action="store_true", help="accept no other certificates of these neighbours")

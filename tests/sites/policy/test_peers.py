@@ -19,8 +19,9 @@ from netfleet.sites.network.receipt_format import unpack_receipts
 from netfleet.sites.network.transport import MemoryNetwork
 from netfleet.sites.network.wire import Expected, Kind
 from netfleet.sites.operations.logs import Log as SiteLog
-from netfleet.sites.planning.certificates import Identity
+from netfleet.sites.planning.certificates import Identity, load_identity
 from netfleet.sites.planning.folders import load_site
+from netfleet.sites.policy.peers import KnownPeers
 from netfleet.sites.runtime.runner import SiteRunner
 from support.receipts import entries, message, raw_lines, start
 from support.site_peers import MESSAGE, WORDS, Log, T, World, ask, make_server, revoke, run
@@ -88,6 +89,35 @@ def test_signatures_count_with_pinned_certificates_only(world: World) -> None:
 def runner(world: World, name: str) -> SiteRunner:
     site, settings = load_site(world.folder(name))
     return SiteRunner(world.folder(name), site, settings, world.identity(name), SiteLog(name, io.StringIO()))
+
+
+@pytest.mark.parametrize("folder", ["s1", "operator"])
+def test_nobody_else_can_answer_netfleet_status(world: World, folder: str) -> None:
+    """Neither a certificate of the right name that is not pinned, nor one that was revoked."""
+
+    async def scenario() -> None:
+        site, mine = load_site(world.folder("s0"))[0], load_identity(world.folder(folder), folder)
+        server, _, _ = make_server(world, Log())
+
+        async def asked(identity: Identity) -> str:
+            async with GrpcTransport(identity, site.listen).serve(server):
+                peers = KnownPeers(world.folder(folder), mine.ca)
+                try:
+                    return (await GrpcTransport(mine, peers=peers).status(site, 5.0)).decode()
+                except TransportError as error:
+                    return str(error)
+
+        other = world.impostor("s0")
+        assert await asked(world.identity("s0")) == "{}"
+        assert "a certificate that is not pinned here" in await asked(other)
+        renewed = world.plan / "renewed.pem"
+        renewed.write_bytes(other.certificate)
+        assert main(["pin", str(world.folder(folder)), str(renewed)]) == 0
+        assert await asked(other) == "{}"
+        assert revoke(world, "s0", "--certificate", str(renewed)) == 0
+        assert "has a certificate that was revoked" in await asked(other)
+
+    run(scenario())
 
 
 def test_a_client_dials_only_whom_it_has_pinned(world: World) -> None:

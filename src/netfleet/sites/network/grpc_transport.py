@@ -82,15 +82,15 @@ class GrpcTransport:
 
     async def status(self, to: Site | Neighbour, seconds: float) -> bytes:
         """Ask a site once for its status."""
-        options = [("grpc.max_receive_message_length", LARGEST_STATUS)]
-        async with self._connect(to, options, self._peers.roots(to.name)) as channel:
+        options, roots = [("grpc.max_receive_message_length", LARGEST_STATUS)], self._peers.roots(to.name)
+        async with self._connect(to, options, roots) as channel:
             try:
                 answer: bytes = await channel.unary_unary(STATUS)(b"", timeout=seconds, wait_for_ready=False)
                 return answer
             except grpc.aio.AioRpcError as error:
                 if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
                     raise TransportError(f"did not answer within {seconds:g} s") from None
-                raise _translated(error) from None
+                raise _translated(error, pinned=roots != self._identity.ca) from None
 
     def _connect(self, to: Site | Neighbour, options: list[tuple[str, int]], roots: bytes) -> grpc.aio.Channel:
         named = [*options, ("grpc.ssl_target_name_override", to.name)]

@@ -16,6 +16,7 @@ from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.operations.logs import printable
 from netfleet.sites.planning.certificates import OPERATOR, Identity, load_identity
 from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_sites, read_site
+from netfleet.sites.policy.peers import KnownPeers, Peers
 from netfleet.sites.policy.settings import ShowRules
 
 #: Sums in a sketch, and seconds for an answer.
@@ -142,16 +143,20 @@ def ask_folder(folder: Path) -> list[StatusAnswer]:
     """Ask all sites of a plan's or operator's folder, or a site and its neighbours from the site's own folder."""
     if (folder / SITE_FILE).is_file():
         site = read_site(folder)
-        return ask_all([site, *site.neighbours], load_identity(folder, site.name))
+        identity = load_identity(folder, site.name)
+        return ask_all([site, *site.neighbours], identity, peers=KnownPeers(folder, identity.ca))
     operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
-    return ask_all(all_sites(operator), load_identity(operator, OPERATOR))
+    identity = load_identity(operator, OPERATOR)
+    return ask_all(all_sites(operator), identity, peers=KnownPeers(operator, identity.ca))
 
 
-def ask_all(sites: Sequence[Site | Neighbour], identity: Identity, timeout: float = TIMEOUT) -> list[StatusAnswer]:
-    """Ask all of them at once."""
+def ask_all(
+    sites: Sequence[Site | Neighbour], identity: Identity, timeout: float = TIMEOUT, peers: Peers | None = None
+) -> list[StatusAnswer]:
+    """Ask all of them at once; without `peers` whoever has a certificate of the authority may answer."""
 
     async def ask() -> list[StatusAnswer]:
-        transport = GrpcTransport(identity)
+        transport = GrpcTransport(identity, peers=peers)
         return await asyncio.gather(*(_ask(site, transport, timeout) for site in sites))
 
     return asyncio.run(ask())

@@ -112,6 +112,17 @@ def read_site(folder: Path) -> Site:
     return site
 
 
+def pins_folder(folder: Path) -> Path:
+    """Where a site, or the operator, has the certificates of the sites that it knows."""
+    return folder / (CERTIFICATES_FOLDER if (folder / PLAN_FILE).is_file() else PINS_FOLDER)
+
+
+def names_of_known(folder: Path) -> list[str]:
+    """The sites that a site's or the operator's folder knows."""
+    is_operator = (folder / PLAN_FILE).is_file()
+    return [site.name for site in all_sites(folder)] if is_operator else names_of_neighbours(folder)
+
+
 def names_of_neighbours(folder: Path) -> list[str]:
     """A site's neighbours: those of the plan, and those that were admitted later."""
     admitted = sorted(path.stem for path in (folder / NEIGHBOURS_FOLDER).glob("*.toml"))

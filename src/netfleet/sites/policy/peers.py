@@ -15,10 +15,10 @@ from cryptography import x509
 
 from netfleet.errors import CertificateError, ConfigError
 from netfleet.sites.planning.certificates import certificate_pem, fingerprint, public_key_bytes
-from netfleet.sites.planning.folders import Neighbour
+from netfleet.sites.planning.folders import REVOKED_FILE, Neighbour
 from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
 from netfleet.sites.policy.pins import Pins
-from netfleet.sites.policy.revocation import Events, Revocations
+from netfleet.sites.policy.revocation import Events, Revocations, read_list
 
 
 class Peers(Protocol):
@@ -36,7 +36,7 @@ class Peers(Protocol):
 
 
 class AnyPeers:
-    """Whoever the authority has signed; for a client that sends nothing, and for tests."""
+    """Whoever the authority has signed; for a trial on one machine, and for tests."""
 
     revocations = 0
 
@@ -48,6 +48,30 @@ class AnyPeers:
 
     def roots(self, name: str) -> bytes:
         return self._ca
+
+
+class KnownPeers:
+    """For a client that sends nothing, with a site's or the operator's folder: nobody else may answer for a site whose
+    certificate is there. It changes nothing in the folder.
+    """
+
+    def __init__(self, folder: Path, ca: bytes) -> None:
+        authority = _parse(ca)
+        self._ca, self._pins, self._revoked = ca, Pins(folder, authority), read_list(folder / REVOKED_FILE, authority)
+
+    @property
+    def revocations(self) -> int:
+        return self._revoked.number
+
+    def check(self, shown: bytes, neighbour: Neighbour | None) -> None:
+        """Nobody asks a client."""
+
+    def roots(self, name: str) -> bytes:
+        pinned, revoked = self._pins.of(name), self._revoked.entries
+        good = [each for each in pinned if each.serial_number not in revoked]
+        if pinned and not good:
+            raise CertificateError(f"has a certificate that was {revoked[pinned[0].serial_number]}")
+        return b"".join(map(certificate_pem, good)) or self._ca
 
 
 class SitePeers:

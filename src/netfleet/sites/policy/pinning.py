@@ -21,7 +21,7 @@ from netfleet.sites.planning.folders import (
     CERTIFICATES_FOLDER,
     REVOKED_FILE,
     SITE_FILE,
-    names_of_neighbours,
+    names_of_known,
 )
 from netfleet.sites.policy.pins import Pins, check_pin
 from netfleet.sites.policy.revocation import RevocationList, read_list, revoke
@@ -29,7 +29,7 @@ from netfleet.sites.policy.revocation import RevocationList, read_list, revoke
 
 def pin(folder: Path, files: Sequence[Path], replace: bool) -> Iterator[str]:
     """Accept the certificates in these files; a line for each. Nothing is written if one is wrong."""
-    authority, names = read_certificate(folder / "ca.pem"), names_of_neighbours(folder)
+    authority, names = read_certificate(folder / "ca.pem"), names_of_known(folder)
     found: dict[str, list[x509.Certificate]] = {}
     for path in files:
         for certificate in read_certificates(path):
@@ -48,7 +48,7 @@ def pin_lines(folder: Path) -> Iterator[str]:
     """The certificates that a site accepts, one in each line."""
     authority = read_certificate(folder / "ca.pem")
     pins, revoked = Pins(folder, authority), read_list(folder / REVOKED_FILE, authority)
-    for name in names_of_neighbours(folder):
+    for name in names_of_known(folder):
         if not pins.of(name):
             yield f"{name}  not pinned yet; its first certificate counts"
         for certificate in pins.of(name):

@@ -1,6 +1,6 @@
 """The certificates that a site accepts of each neighbour: `pins/NAME.pem` in its folder, one or more in each file.
 
-`netfleet plan` writes them. A neighbour without a file is pinned at its first request. `netfleet pin` adds one that the
+`netfleet plan` writes them, and those of all sites for the operator: `certificates/NAME.pem` in its folder. A neighbour without a file is pinned at its first request. `netfleet pin` adds one that the
 operator has renewed; a running site reads the files again when they change.
 """
 
@@ -18,7 +18,7 @@ from netfleet.sites.planning.certificates import (
     fingerprint,
     read_certificates,
 )
-from netfleet.sites.planning.folders import PINS_FOLDER
+from netfleet.sites.planning.folders import PINS_FOLDER, pins_folder
 
 #: When a file was written, its size and its number: another file has another.
 Stamp = tuple[int, int, int]
@@ -34,11 +34,11 @@ def stamp(path: Path) -> Stamp | None:
 
 
 class Pins:
-    """The pinned certificates of a site's neighbours."""
+    """The pinned certificates of a site's neighbours, or of all sites in the operator's folder."""
 
     def __init__(self, folder: Path, authority: x509.Certificate) -> None:
         """Raises if one of the files cannot be used."""
-        self._folder, self._authority = folder / PINS_FOLDER, authority
+        self._folder, self._authority = pins_folder(folder), authority
         self._read: dict[str, tuple[Stamp | None, list[x509.Certificate]]] = {}
         for path in sorted(self._folder.glob("*.pem")):
             self.of(path.stem)
