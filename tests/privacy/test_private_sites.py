@@ -14,6 +14,7 @@ from netfleet.algorithms import KGT
 from netfleet.engines.job import Snapshot
 from netfleet.errors import ConfigError
 from netfleet.privacy.account import ACCOUNT_FILE
+from netfleet.privacy.receipts.report import FILES
 from netfleet.privacy.settings import Privacy
 from netfleet.runs.build import build_job, build_setting
 from netfleet.runs.config import experiment
@@ -59,6 +60,9 @@ def test_a_site_draws_from_a_secret_of_its_own(tmp_path: Path) -> None:
     assert len(keys) == 3
     different = [history.final.state.x[0] - row for history, row in zip(histories, simulated(RING), strict=True)]  # type: ignore[union-attr]
     assert all(row.abs().max() > 1e-3 for row in different)
+    place = tmp_path / "plan" / "s0"  # the report for the data-protection officer lists all that a site leaves behind
+    listed = {path for name, *_ in FILES for path in place.glob(name)}
+    assert {path for path in place.rglob("*") if path.is_file() and not {path, path.parent} & listed} == set()
 
 
 def test_a_site_leaves_when_its_budget_allows_no_further_round(tmp_path: Path) -> None:

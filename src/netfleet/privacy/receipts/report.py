@@ -35,18 +35,29 @@ _EVENTS: dict[Event, str] = {
     "evicted": "was evicted",
 }
 #: Files of a site's folder: what they hold, and how long.
-_FILES = (
+FILES = (
     ("run/checkpoint*", "the state of the training: the model, the gradients that the method tracks, the messages of "
      "the last round, and sums of what came from each neighbour", "replaced in every round; the last one stays"),
     ("run/history.jsonl", "accuracy, losses and counters of each evaluation", "stays"),
+    ("run/scores.csv", "scores of the last model on the site's test rows", "stays"),
     ("run/facts.json", "names, shapes and digests of parameters", "stays"),
     ("run/config.json", "the settings of the training", "stays"),
+    ("run/rows.json", "the number of the training rows and a digest of the data", "stays"),
+    ("privacy.json", "the secret from which rows and noise are drawn, and how many gradients were computed",
+     "stays: it counts for later trainings too; nobody else may have it"),
     ("model.safetensors", "the trained model", "stays"),
     (RECORD_FILE, "this record: names, times, sizes, digests and signatures; no data, no model, no gradient",
      "grows; keep it as long as you must account for the training"),
     ("receipts.head", "how long the record is", "stays, with the record"),
     (AUDIT_FILE, "attacks that were tried and their results", "stays"),
     ("node.log", "names and addresses of those who connected, events", "grows (a trial); else see your system's log"),
+    ("policy.toml", "what the site allows", "stays"),
+    ("approved.json", "digests of the code that the site has approved", "stays"),
+    ("pins", "certificates of the neighbours", "stays"),
+    ("revoked*.pem", "certificates that the operator has revoked", "stays"),
+    ("ca.pem", "the authority's certificate", "stays"),
+    ("node.pem", "the site's certificate", "until it is renewed"),
+    ("experiment.toml", "the experiment as it was planned", "stays"),
     ("site.toml", "names and addresses of the neighbours", "stays"),
     ("neighbours.d", "names and addresses of neighbours that joined later", "stays"),
     ("links.json", "rounds in which links began and ended", "stays"),
@@ -111,7 +122,7 @@ def _values(folder: Path, summary: Summary) -> dict[str, object]:
         "unread": unread,
         "changes": [(_time(t), each.site, _EVENTS[each.event], each.round, each.why) for t, each in summary.changes],
         "repairs": summary.repairs,
-        "files": [(name, what, how_long, _present(folder, name)) for name, what, how_long in _FILES],
+        "files": [(name, what, how_long, _present(folder, name)) for name, what, how_long in FILES],
         "neighbours": sorted(summary.neighbours),
         "unconfirmed": total(_all_sent(summary)).unconfirmed,
     }

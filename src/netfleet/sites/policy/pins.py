@@ -1,7 +1,8 @@
 """The certificates that a site accepts of each neighbour: `pins/NAME.pem` in its folder, one or more in each file.
 
-`netfleet plan` writes them, and those of all sites for the operator: `certificates/NAME.pem` in its folder. A neighbour without a file is pinned at its first request. `netfleet pin` adds one that the
-operator has renewed; a running site reads the files again when they change.
+`netfleet plan` writes them, and for the operator those of all sites: `certificates/NAME.pem` in its folder. A neighbour
+without a file is pinned at its first request. `netfleet pin` adds one that the operator has renewed; a running site
+reads the files again when they change.
 """
 
 from collections.abc import Iterable, Sequence
