@@ -19,12 +19,12 @@ from netfleet.gradients.choice import choose_path, native_model, wants_channels_
 from netfleet.gradients.looped import Looped
 from netfleet.gradients.native.blocks import Network
 from netfleet.gradients.paths import Gradients, PathInputs, Sample, WeightedRows
-from netfleet.gradients.per_sample import depends_on_others, mixes_samples
 from netfleet.gradients.replica import Loss, Replica, flatten, probe
 from netfleet.gradients.samples import DeviceSamples, draw
 from netfleet.privacy.mechanism import Mechanism
 from netfleet.privacy.spending import Spending
 from netfleet.problems.base import Objective, Problem, Scores
+from netfleet.problems.private import PrivateGradients, check_divisible
 from netfleet.problems.scoring import Metric, MetricSpec, make_metrics
 from netfleet.problems.site_weights import Shares
 from netfleet.problems.tasks import Task, guessed, make_task
@@ -136,7 +136,7 @@ class ModuleProblem(Problem):
         self._inputs, self._outputs_path = inputs, self._path if isinstance(self._path, Looped) else None
         self._drawn = -1, 0, torch.empty(0)  # a round, its first drawn step, and `[steps, workers, batch]` rows
         hosted = [self.parts[i] for i in self.workers]
-        self._sampler = None if self._mechanism is None else self._mechanism.sampler(self.workers, hosted)
+        self._private = None if self._mechanism is None else PrivateGradients(self._mechanism, self.workers, hosted)
         self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
     @property
@@ -167,8 +167,8 @@ class ModuleProblem(Problem):
         return label_counts(self.data.train_y.numpy(), self.parts, self.task.width(self.data))
 
     def sample(self, t: int, k: int) -> Sample:
-        if self._sampler is not None:
-            return Sample(t, k, self._sampler.expected, drawn=self._sampler.draw(t, k))
+        if self._private is not None:
+            return self._private.sample(t, k)
         if self.batch == 0:
             return Sample(t, k, self.size)
         drawn_for, first, drawn = self._drawn
@@ -196,39 +196,21 @@ class ModuleProblem(Problem):
         return draw.choice(len(self.parts[self.workers[i]]), self.batch, replace=False)
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
-        if sample.rows is None and sample.drawn is None:
+        if self._private is not None:
+            out = self._private.compute(self._path, x, sample, self._pool)
+        elif sample.rows is None:
             return self.full_grad(x)
-        out = self._path.gradients(x, sample, self.buffers) if sample.drawn is None else self._private(x, sample)
+        else:
+            out = self._path.gradients(x, sample, self.buffers)
         return self._as_it_counts(out.add_(x, alpha=self.l2) if self.l2 else out)
-
-    def _private(self, x: Tensor, sample: Sample) -> Tensor:
-        mechanism = self._mechanism
-        assert mechanism is not None
-        assert sample.drawn is not None
-        out = self._path.clipped(x, sample.drawn, mechanism.clip, (sample.t, sample.k))
-        mechanism.add_noise(out, self.workers, sample.t, sample.k, self._pool)
-        return out.div_(torch.tensor(mechanism.expected(self.workers), dtype=x.dtype, device=x.device)[:, None])
 
     def private(self, mechanism: Mechanism, spending: Spending) -> "ModuleProblem":
         """The problem with private gradients; raises if a gradient cannot be divided into those of its samples."""
-        self._check_divisible()
+        check_divisible(self.model, self._probed.moving, self.task, self._train, self.data.rows)
         other = copy.copy(self)
         other._mechanism, other.spending = mechanism, spending
         other._host()
         return other
-
-    def _check_divisible(self) -> None:
-        cause, rows = "privacy clips the gradient of each row, but", torch.arange(min(2, self.data.rows))
-        if self.task.joint:
-            raise ConfigError(f"{cause} this loss compares rows with each other; use another loss")
-        if (module := mixes_samples(self.model, self._probed.moving)) is not None:
-            raise ConfigError(f"{cause} the model's {module!r} mixes the rows of a batch; use GroupNorm or LayerNorm")
-        inputs, targets = self._train.inputs(rows), self._train.targets(rows)
-        if len(rows) > 1 and depends_on_others(self.model, self.task.loss, inputs, targets):
-            raise ConfigError(
-                f"{cause} a row's gradient depends on the other rows of its batch: a layer or the loss mixes them; use "
-                f"layers and a loss that treat each row by itself"
-            )
 
     def _as_it_counts(self, gradients: Tensor) -> Tensor:
         return gradients if self._scale is None else gradients.mul_(self._scale)
