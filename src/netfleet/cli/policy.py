@@ -58,12 +58,19 @@ def _check(folder: Path, given: Path | None) -> int:
 def _check_data(folder: Path, in_force: PolicyInForce) -> None:
     """What needs the plan's code and the site's data, which a broken rule keeps from being read."""
     from netfleet.data.sites import as_site
+    from netfleet.problems.module import ModuleProblem
     from netfleet.problems.own_loop import OWN_LOOP
     from netfleet.runs.contract_check import data_facts
-    from netfleet.sites.planning.folders import load_site
+    from netfleet.sites.planning.folders import RUN_FOLDER, load_site
     from netfleet.sites.policy.accountant import planned_budget
     from netfleet.sites.policy.rules import Terms, privacy_findings
-    from netfleet.sites.runtime.data_check import check_site_data, site_problem, warnings_about
+    from netfleet.sites.runtime.data_check import (
+        check_same_rows,
+        check_site_data,
+        rows_digest,
+        site_problem,
+        warnings_about,
+    )
 
     site, experiment = load_site(folder)
     if experiment.problem["kind"] == OWN_LOOP:
@@ -73,10 +80,11 @@ def _check_data(folder: Path, in_force: PolicyInForce) -> None:
         problem = site_problem(site, experiment)
         findings = check_site_data(site, experiment, problem, Terms(in_force))
     _show(in_force, findings)
-    if (facts := data_facts(problem, site.number)) is not None:
+    if isinstance(problem, ModuleProblem) and (facts := data_facts(problem, site.number)) is not None:
         _say(f"data: {facts.rows} training rows" + (f" of {facts.classes} classes" if facts.classes else ""))
         for why in warnings_about(facts, experiment.problem.get("batch", 0)):
             _say(f"  doubtful: {why}")
+        check_same_rows(folder / RUN_FOLDER, rows_digest(problem, site.number), facts.rows, False, remember=False)
 
 
 def _show(in_force: PolicyInForce, findings: Sequence[Finding]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from netfleet.data.dataset import Dataset
@@ -26,8 +27,17 @@ def data_facts(problem: Problem, worker: int) -> DataFacts | None:
     """What is known of a worker's data; None: the problem has none."""
     if not isinstance(problem, ModuleProblem):
         return None
-    counts = problem.label_counts()
-    return DataFacts(len(problem.parts[worker]), None if counts is None else int((counts[worker] > 0).sum()))
+    return DataFacts(len(problem.parts[worker]), _classes(problem, worker))
+
+
+def _classes(problem: ModuleProblem, worker: int) -> int | None:
+    """How many classes a worker's rows have; a target of one label per row (bce) has two at most."""
+    counts, y = problem.label_counts(), problem.data.train_y
+    if counts is not None:
+        return int((counts[worker] > 0).sum())
+    if problem.task.outputs == "labels" and isinstance(y, Tensor) and y.dim() == 1:
+        return len(y[torch.from_numpy(problem.parts[worker])].unique())
+    return None
 
 
 def check_contract(contract: Contract | None, problem: Problem, workers: Iterable[int]) -> None:

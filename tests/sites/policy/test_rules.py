@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from netfleet.sites.policy.rules import (
     plan_findings,
     privacy_findings,
 )
-from netfleet.sites.policy.settings import Policy, parse_policy
+from netfleet.sites.policy.settings import Policy, PrivacyRules, parse_policy
+from netfleet.sites.policy.starter import starting_policy
 
 PLAN = PlanFacts("net-fleet", None, 32, own_loop=False, neighbours=("b", "c"))
 
@@ -124,3 +126,17 @@ def test_facts_come_from_the_experiment_as_it_is() -> None:
     assert plan_facts(table, ["b"]) == PlanFacts("k-gt", "top-k", 8, own_loop=False, neighbours=("b",))
     assert plan_facts({}, []) == PlanFacts("net-fleet", None, None, own_loop=False, neighbours=())
     assert plan_facts({"problem": {"kind": "own-loop"}}, []).own_loop
+
+
+@pytest.mark.parametrize(
+    ("privacy", "rules"),
+    [
+        (None, PrivacyRules()),
+        ({"clip": 1.0, "epsilon": 5, "delta": 1e-3}, PrivacyRules(required=True, epsilon=5.0, delta=1e-3)),
+        ({"clip": 1.0, "noise": 2.0}, PrivacyRules(required=True, delta=1e-5)),
+    ],
+)
+def test_a_first_policy_asks_for_the_privacy_that_the_plan_has(privacy: Any, rules: PrivacyRules) -> None:
+    table = {} if privacy is None else {"privacy": privacy}
+    text = starting_policy(plan_facts(table, ["b"]))
+    assert parse_policy(tomllib.loads(text)).privacy == rules

@@ -179,6 +179,20 @@ def test_a_policy_makes_errors_of_it(folder: Path) -> None:
         check(folder, Terms(policy, data_changed=True))
 
 
+def test_yes_or_no_is_two_classes_too(folder: Path, tmp_path: Path) -> None:
+    """A target with one label per row (bce) is not without classes."""
+    data = {**CSV["problem"]["data"], "target": "age", "positive_above": 35, "features": {"ill": "yes/no"}}
+    del data["classes"]
+    table = {**CSV, "problem": {**CSV["problem"], "data": data, "model": "linear", "loss": "bce"}}
+    plan_sites(tmp_path / "binary", table, 3)
+    place = tmp_path / "binary" / "plan" / "s0"
+    policy = PolicyInForce(parse_policy({"data": {"least_classes": 2}}), Path("own.toml"))
+    assert check(place, Terms(policy)) == []
+    write_rows(["30"] * 30)
+    with pytest.raises(PolicyError, match=r"rule data\.least_classes: the plan has 1 classes"):
+        check(place, Terms(policy, data_changed=True))
+
+
 def test_a_share_of_a_common_data_set_is_remembered_too(tmp_path: Path) -> None:
     table = {**CSV, "problem": {"kind": "classification", "data": "digits", "model": "softmax"}}
     plan_sites(tmp_path, table, 3)
@@ -192,6 +206,18 @@ def test_a_share_of_a_common_data_set_is_remembered_too(tmp_path: Path) -> None:
 
 
 # ---- contract and commands ----
+
+
+def test_policy_check_finds_changed_rows_and_remembers_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["policy", "check", str(folder)]) == 0
+    assert not (folder / "run" / "rows.json").exists()
+    check(folder)
+    write_rows(["20"] * 30)
+    for _ in range(2):
+        assert main(["policy", "check", str(folder)]) == 2
+        assert "the rows of this site are not those of its last start" in capsys.readouterr().err
 
 
 def with_contract(tmp_path: Path, **contract: Any) -> Path:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from netfleet.errors import PolicyError
+from netfleet.privacy.settings import Privacy
 from netfleet.problems.own_loop import OWN_LOOP
 from netfleet.registry import split
 from netfleet.runs.config import Table
@@ -37,6 +38,7 @@ class PlanFacts:
     own_loop: bool
     neighbours: tuple[str, ...]
     pinned: Mapping[str, frozenset[str]] = field(default_factory=dict)  # fingerprints of neighbours' certificates
+    budget: Budget | None = None  # as far as the experiment says it; None: it has no differential privacy
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,14 @@ def plan_facts(
         problem.get("kind") == OWN_LOOP,
         tuple(neighbours),
         dict(pinned or {}),
+        _budget(experiment.get("privacy")),
     )
+
+
+def _budget(privacy: Table | None) -> Budget | None:
+    if privacy is None or privacy.get("clip") is None:
+        return None
+    return Budget(privacy.get("epsilon"), privacy.get("delta", Privacy.delta))
 
 
 def _method(policy: Policy, plan: PlanFacts) -> Iterator[Finding]:

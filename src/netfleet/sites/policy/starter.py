@@ -13,9 +13,9 @@ _TEXT = """\
 # netfleet policy check FOLDER shows what each rule says of the plan; docs/sites.md explains them.
 
 [privacy]
-required = false                 # true: refuse every plan without differential privacy
-# epsilon = 8.0                  # the most that this site may spend in a plan
-# delta = 1e-5
+required = {required:<21} # true: refuse every plan without differential privacy
+{epsilon:<32} # the most that this site may spend in a plan
+{delta}
 
 [training]
 methods = {methods}
@@ -47,7 +47,11 @@ metrics = true                   # netfleet node --metrics
 
 def starting_policy(plan: PlanFacts) -> str:
     """The text of a policy that the plan keeps."""
+    budget = plan.budget
     return _TEXT.format(
+        required="false" if budget is None else "true",
+        epsilon="# epsilon = 8.0" if budget is None or budget.epsilon is None else f"epsilon = {budget.epsilon!r}",
+        delta="# delta = 1e-5" if budget is None else f"delta = {budget.delta!r}",
         methods=_list([plan.method]),
         compression="false" if plan.compression is None else "true",
         batch=plan.batch or 0,

@@ -63,7 +63,7 @@ def rows_digest(problem: ModuleProblem, worker: int) -> str:
     return digest([*trained, *(take(x, tests) for x in tested)])
 
 
-def check_same_rows(folder: Path, found: str, rows: int, accepted: bool) -> str | None:
+def check_same_rows(folder: Path, found: str, rows: int, accepted: bool, remember: bool = True) -> str | None:
     """Compare the rows with those of the last start, and remember them; a sentence if others were accepted."""
     path, before = folder / ROWS_FILE, _last(folder / ROWS_FILE)
     if before is not None and before[0] != found and not accepted:
@@ -71,7 +71,7 @@ def check_same_rows(folder: Path, found: str, rows: int, accepted: bool) -> str 
             f"the rows of this site are not those of its last start on {before[2]} (training rows: {before[1]} then, "
             f"{rows} now), so the training would not be the same; restore them, or add --data-changed"
         )
-    if before is None or before[0] != found:
+    if remember and (before is None or before[0] != found):
         table = {"digest": found, "rows": rows, "time": datetime.now(UTC).isoformat(timespec="seconds")}
         make_folder(folder)
         write_atomically(path, lambda file: file.write(json.dumps(table).encode()))
