@@ -30,6 +30,16 @@ def random_labels() -> ModuleProblem:
     return ModuleProblem(mlp((12,), 3, [64]), Dataset("noise", x, y, x[:4], y[:4], classes=3), parts, batch=4)
 
 
+def test_targets_are_scored_as_the_loss_takes_them() -> None:
+    """Labels of a data set are whole numbers; the loss of yes or no wants them as numbers with a fraction."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randn(8, 3, generator=draw), torch.arange(8) % 2
+    problem = ModuleProblem(torch.nn.Linear(3, 1), Dataset("toy", x, y, x, y), [np.arange(8)], loss="bce", batch=4)
+    (losses,) = -scores(problem, problem.start()[None], torch.arange(8))
+    chance = problem.module(problem.start())(x)[:, 0].sigmoid().detach()
+    assert torch.allclose(losses.float(), -torch.where(y == 1, chance, 1 - chance).log(), atol=1e-5)
+
+
 def trained(eta: float, privacy: Privacy | None = None) -> tuple[Shadows, Advantage]:
     problem, method = random_labels(), make_algorithm({"kind": "ld-sgd", "K": 5, "eta": eta})
     if privacy is not None:

@@ -15,6 +15,7 @@ from scipy.sparse import block_diag, csr_array
 from torch import Tensor
 
 from netfleet import randomness
+from netfleet.data.tensors import to_dtype
 from netfleet.engines.job import Job
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.simulator import Simulator
@@ -151,9 +152,10 @@ def _made_private(
 
 def scores(problem: ModuleProblem, models: Tensor, rows: Tensor) -> Tensor:
     """How well each model fits each row, `[models, rows]`: the logit of its label's probability, or minus the loss."""
-    inputs, targets = problem.data.train_x, problem.data.train_y
+    inputs, targets = problem.data.train_x, problem.task.targets(problem.data.train_y, problem.data.name)
     assert isinstance(inputs, Tensor)
     assert isinstance(targets, Tensor)
+    targets = to_dtype(targets, problem.dtype)
     found = []
     with torch.no_grad():
         for x in models:
