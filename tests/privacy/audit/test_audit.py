@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from netfleet.cli import main
 from netfleet.data.sites import SITE_VARIABLE
 from netfleet.errors import ConfigError
 from netfleet.privacy.audit import AuditOptions, audit
+from netfleet.privacy.audit.page import verdict
 from netfleet.privacy.audit.results import Audit
 from netfleet.privacy.audit.target import find_target, methods_by_name
 from netfleet.privacy.receipts.audit_file import read_audit
@@ -144,6 +146,15 @@ def test_methods_that_do_not_fit_are_left_out_with_a_note() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- the command line
+
+
+def test_the_verdict_says_nothing_of_attacks_that_do_not_apply(found: Audit) -> None:
+    """An attack that was not tried has not found 0 %."""
+    assert "of a batch's inputs exactly, reads off 100 % of its labels and tells members" in verdict(found)
+    without = [replace(f, value=None) if f.attack == "labels" else f for f in found.findings]
+    words = verdict(replace(found, findings=tuple(without)))
+    assert words.count("of a batch's inputs exactly and tells members from other rows") == 2
+    assert "labels" not in words
 
 
 def test_the_command_writes_a_page_and_a_file(tmp_path: Path, capsys: Any) -> None:

@@ -68,16 +68,23 @@ def verdict(audit: Audit) -> str:
     """One sentence: what the worst method shows to a neighbour, and what privacy leaves of it."""
     view = next(iter(audit.views))
     worst = audit.ranking(view)[0]
-    batch, labels = (audit.value(*name, view, worst) or 0.0 for name in (("algebra", "batch"), ("labels", "recall")))
-    words = f"From {worst}'s messages {VIEWERS[view]} recovers {percent(batch)} % of a batch's inputs exactly"
-    words += f" and reads off {percent(labels)} % of its labels"
-    if audit.find("algebra", "batch", view, worst, True) is None:
-        return f"{words}."
-    batch, labels = (
-        audit.value(*name, view, worst, True) or 0.0 for name in (("algebra", "batch"), ("labels", "advantage"))
-    )
-    words += f"; with the experiment's privacy {percent(batch)} % of the inputs"
-    return f"{words}, and its guesses of labels are {percent(labels)} % better than chance."
+    words = f"From {worst}'s messages {VIEWERS[view]} {_found(audit, view, worst, False)}"
+    if audit.find("algebra", "batch", view, worst, True) is not None:
+        words += f"; with the experiment's privacy it {_found(audit, view, worst, True)}"
+    return f"{words}."
+
+
+def _found(audit: Audit, view: str, method: str, private: bool) -> str:
+    """What the attacks that apply have found; of the others nothing is known, which is not 0 %."""
+    labels = "guesses its labels {} % better than chance" if private else "reads off {} % of its labels"
+    said = {
+        ("algebra", "batch"): "recovers {} % of a batch's inputs exactly",
+        ("labels", "advantage" if private else "recall"): labels,
+        ("membership", "advantage"): "tells members from other rows {} % better than chance",
+    }
+    values = {words: audit.value(*name, view, method, private) for name, words in said.items()}
+    found = [words.format(percent(value)) for words, value in values.items() if value is not None]
+    return " and ".join([", ".join(found[:-1]), *found[-1:]] if len(found) > 1 else found) or "was not attacked"
 
 
 def _facts(audit: Audit, experiment: Experiment) -> list[tuple[str, str]]:
