@@ -36,7 +36,7 @@ def _classes(problem: ModuleProblem, worker: int) -> int | None:
     if counts is not None:
         return int((counts[worker] > 0).sum())
     if problem.task.outputs == "labels" and isinstance(y, Tensor) and y.dim() == 1:
-        return len(y[torch.from_numpy(problem.parts[worker])].unique())
+        return len(set(y[torch.from_numpy(problem.parts[worker])].tolist()))
     return None
 
 
