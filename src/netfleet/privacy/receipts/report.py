@@ -43,6 +43,7 @@ FILES = (
     ("run/facts.json", "names, shapes and digests of parameters", "stays"),
     ("run/config.json", "the settings of the training", "stays"),
     ("run/rows.json", "the number of the training rows and a digest of the data", "stays"),
+    ("run/noise.json", "the secrets from which the noise of links is drawn", "stays; nobody else may have it"),
     ("privacy.json", "the secret from which rows and noise are drawn, and how many gradients were computed",
      "stays: it counts for later trainings too; nobody else may have it"),
     ("model.safetensors", "the trained model", "stays"),
