@@ -15,9 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from netfleet import randomness
 from netfleet.compute.threads import ThreadPool
-from netfleet.privacy.noise import add_gaussian
+from netfleet.privacy.noise import add_gaussian, chacha20
 
 Rows = npt.NDArray[np.int64]
 
@@ -81,17 +80,14 @@ class Sampler:
     """Draws each row of each worker with the worker's rate."""
 
     def __init__(self, mechanism: Mechanism, workers: Sequence[int], parts: Sequence[Rows]) -> None:
-        sizes = [len(part) for part in parts]
-        self._secret, self._rows, self._ends = mechanism.secret, np.concatenate(parts), np.cumsum(sizes)[:-1]
-        self._rates = np.repeat([mechanism.rates[i].rate for i in workers], sizes)
-        # a row's address is its place among the worker's own, whoever else is hosted here
-        first = np.repeat(np.concatenate([[0], self._ends]), sizes)
-        self._places = (np.repeat(np.asarray(workers), sizes) << 32) + np.arange(len(self._rows)) - first
+        self._secret, self._workers, self._parts = mechanism.secret, tuple(workers), tuple(parts)
+        self._rates = [mechanism.rates[i].rate for i in workers]
         self.expected = round(sum(mechanism.expected(workers)))
 
     def draw(self, t: int, k: int) -> tuple[Tensor, ...]:
         """The rows of each worker's mini-batch."""
-        key = np.frombuffer(self._secret(t).derive("rows"), dtype=np.int64).tolist()
-        chosen = np.flatnonzero(randomness.uniform("poisson", *key, t, k, self._places) < self._rates)
-        counts = np.diff([0, *np.searchsorted(chosen, self._ends), len(chosen)])
-        return torch.split(torch.from_numpy(self._rows[chosen]), counts.tolist())
+        secret, drawn = self._secret(t), []
+        for i, part, rate in zip(self._workers, self._parts, self._rates, strict=True):
+            words = np.frombuffer(chacha20(secret.derive("rows", i, t, k), 8 * len(part)), "<u8")
+            drawn.append(torch.from_numpy(part[(words >> np.uint64(11)) * 2.0**-53 < rate]))
+        return tuple(drawn)

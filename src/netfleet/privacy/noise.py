@@ -135,7 +135,5 @@ def chacha20(key: bytes, count: int) -> bytes:
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
     except ImportError:
-        raise ConfigError(
-            "noise needs a C++ compiler or the package cryptography; install g++ or clang++, or netfleet[privacy]"
-        ) from None
+        raise ConfigError("private rows and noise need the package cryptography; install netfleet[privacy]") from None
     return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(count))
