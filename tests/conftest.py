@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 from netfleet import NetFleet, Topology, make_topology
 from netfleet.problems.synthetic import Logistic, Quadratics
 
+gc.disable()  # while modules are loaded: it would look through all of them again and again
 torch.set_num_threads(1)
 settings.register_profile("netfleet", deadline=None)  # several tests share the cores
 settings.load_profile("netfleet")
@@ -68,6 +70,12 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler:
     return Scheduler(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """From here on there is garbage; the thousands of modules and tests, which stay until the end, are none."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
