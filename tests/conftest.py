@@ -12,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from netfleet import NetFleet, Topology, make_topology
 from netfleet.problems.synthetic import Logistic, Quadratics
+from netfleet.runs import run
 
 gc.disable()  # while modules are loaded: it would look through all of them again and again
 torch.set_num_threads(1)
@@ -54,6 +55,12 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """An environment without data folders."""
     monkeypatch.delenv("NETFLEET_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`netfleet run` draws no curves and writes no page, which takes it longer than a small run."""
+    monkeypatch.setattr(run, "write_report_files", lambda *_: [])
 
 
 SHARING = ("test_distributed.py", "test_report.py", "test_reproduce.py", "test_refusals.py", "optim/test_ranks.py")
