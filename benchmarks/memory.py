@@ -65,7 +65,8 @@ def _what() -> list[str]:
 
 def memory(setting: Setting, what: str, width: int, layers: int) -> Found:
     """The peak of some steps, and what the optimizer keeps."""
-    _steps(what, _chain(WARM, 2), WARM)
+    warm = setting.pick(WARM, WARM, width)
+    _steps(what, _chain(warm, 2), warm)
     model = _chain(width, layers)
     d = sum(p.numel() for p in model.parameters())
     gc.collect()

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from benchmarks.processes import output
+from benchmarks import processes
 from benchmarks.setting import PAPER, QUICK, TINY
 from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.ranks import joined
@@ -26,7 +26,7 @@ def launch(
         out = Path(folder) / "found.json"
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         command = [*prefix, *torchrun, "-m", module, str(out), str(haste), json.dumps(jobs)]
-        output(command, 3600, None, 60, **{"OMP_NUM_THREADS": "1", **variables})
+        processes.output(command, 3600, None, 60, **{"OMP_NUM_THREADS": "1", **variables})
         found: list[Found] = json.loads(out.read_text(encoding="utf-8"))
         return found
 

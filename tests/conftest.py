@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from netfleet import NetFleet, Topology, make_topology
 from netfleet.problems.synthetic import Logistic, Quadratics
+from netfleet.runs import run
 
+gc.disable()  # while modules are loaded: it would look through all of them again and again
 torch.set_num_threads(1)
 settings.register_profile("netfleet", deadline=None)  # several tests share the cores
 settings.load_profile("netfleet")
@@ -54,6 +57,12 @@ def no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`netfleet run` draws no curves and writes no page, which takes it longer than a small run."""
+    monkeypatch.setattr(run, "write_report_files", lambda *_: [])
+
+
 SHARING = ("test_distributed.py", "test_report.py", "test_reproduce.py", "test_refusals.py", "optim/test_ranks.py")
 
 
@@ -68,6 +77,12 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler:
     return Scheduler(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """From here on there is garbage; the thousands of modules and tests, which stay until the end, are none."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

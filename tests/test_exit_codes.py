@@ -14,6 +14,7 @@ import pytest
 
 import netfleet
 from netfleet.cli import main
+from support.fork_server import ForkedPython
 
 SCRIPT = Path(__file__).parent / "support" / "refusing_script.py"
 SENTENCE = {"constructor": "must be a whole number from 1 on", "step": "parameters cannot be added later"}
@@ -59,18 +60,16 @@ def test_other_errors_stay_as_they_are(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("who", "where"), [("all", "constructor"), ("1", "step")])
 def test_a_refusal_under_torchrun_is_a_sentence_and_no_abort(who: str, where: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    words = [*command, str(SCRIPT), who, where]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 1  # torchrun's own
-    said = re.findall(r"^netfleet: error: rank (\d): (.*)$", done.stderr, flags=re.MULTILINE)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT), who, where]
+    code, _, errors = ForkedPython(command, {"OMP_NUM_THREADS": "1"}).wait()  # the ranks are new processes
+    assert code == 1  # torchrun's own
+    said = re.findall(r"^netfleet: error: rank (\d): (.*)$", errors, flags=re.MULTILINE)
     refused = sorted(rank for rank, sentence in said if SENTENCE[where] in sentence)
-    assert refused in ([["0", "1"], ["0"], ["1"]] if who == "all" else [["1"]]), done.stderr  # torchrun ends the others
-    report = done.stderr.partition("Root Cause")[2]
-    assert re.search(r"exitcode *: 2 ", report), done.stderr
+    assert refused in ([["0", "1"], ["0"], ["1"]] if who == "all" else [["1"]]), errors  # torchrun ends the others
+    report = errors.partition("Root Cause")[2]
+    assert re.search(r"exitcode *: 2 ", report), errors
     assert SENTENCE[where] in report
-    assert not re.search(r"SIGABRT|terminate called|exitcode *: -6", done.stderr)
+    assert not re.search(r"SIGABRT|terminate called|exitcode *: -6", errors)
 
 
 # ---- the version ----

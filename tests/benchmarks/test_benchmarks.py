@@ -6,11 +6,12 @@ import ast
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from benchmarks import libraries, processes, setting
+from benchmarks import libraries, processes, setting, site_processes
 from benchmarks.command import PARTS
 from benchmarks.measure import ResultTable, Spread, alternating, ratio
 from benchmarks.processes import Unavailable
@@ -18,6 +19,8 @@ from benchmarks.setting import TINY
 from netfleet import make_topology
 from netfleet.cli import main
 from netfleet.problems import Quadratics
+from support.fork_server import ForkedPython
+from support.torchrun import finish, start
 
 #: Parts that start several processes, or import a large library.
 SLOW = {"private", "libraries", "growth", "cluster", "memory", "sites"}
@@ -25,10 +28,13 @@ SLOW = {"private", "libraries", "growth", "cluster", "memory", "sites"}
 
 @pytest.mark.parametrize("part", [pytest.param(p, marks=pytest.mark.slow if p in SLOW else ()) for p in PARTS])
 def test_every_part_runs(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In another folder than the checkout, without the environments of other libraries."""
+    """In another folder than the checkout, without the environments of other libraries; most processes are forked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(processes, "cache_folder", lambda: tmp_path)
     monkeypatch.setattr(libraries, "python_of", _only_plain)
+    monkeypatch.setattr(site_processes, "M", 2)
+    if part != "cluster":  # which shows that torchrun and its ranks are started as they should be
+        monkeypatch.setattr(processes, "output", forked_output)
     table = importlib.import_module(f"benchmarks.{part}").run(TINY)
     assert table.rows
     assert all(len(row) == len(table.columns.split(" | ")) for row in table.rows)
@@ -50,6 +56,16 @@ def test_every_part_runs(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     if part == "libraries":
         assert [row[0] for row in table.rows] == ["ours", "plain"]
         assert any(note.startswith("flower: it is not installed in") for note in table.notes)
+
+
+def forked_output(command: Sequence[str], *_: object, **variables: str) -> str:
+    """What a Python command prints, as `processes.output` has it; torchrun's are the ranks that it would start."""
+    _, *arguments = command
+    ranks = int(arguments[arguments.index("--nproc-per-node") + 1]) if "--nproc-per-node" in arguments else 0
+    started = start(arguments[arguments.index("-m", 1) :], ranks) if ranks else [ForkedPython(arguments, variables)]
+    ended = finish(started)
+    assert [code for code, _, _ in ended] == [0] * len(ended), ended
+    return ended[0][1]
 
 
 def _only_plain(script: Path, make: bool) -> str:

@@ -192,6 +192,7 @@ def test_a_command_that_needs_a_checkout_says_so(command: str, folder: str, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_example_method_runs_from_its_file_and_overwrites_when_told_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -43,15 +43,15 @@ STAND_INS = {
 }
 
 
-def slurm(folder: Path) -> subprocess.Popen[str]:
-    """The script as SLURM runs it, with stand-ins for SLURM's commands."""
+def slurm(folder: Path, ranks: int) -> subprocess.Popen[str]:
+    """The script as SLURM runs it on a node of so many cores, with stand-ins for SLURM's commands."""
     (folder / "bin").mkdir(exist_ok=True)
     for name, text in STAND_INS.items():
         (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / "bin" / name).chmod(0o755)
     # as those of modules and conda do, it reads a variable that is not set
     (folder / "activate").write_text(f'module load gcc\nPATH="{Path(sys.executable).parent}:$PATH$NOT_SET"\n')
-    job = {"SLURM_JOB_NODELIST": "here", "SLURM_NNODES": "1", "SLURM_CPUS_PER_TASK": "2"}
+    job = {"SLURM_JOB_NODELIST": "here", "SLURM_NNODES": "1", "SLURM_CPUS_PER_TASK": str(ranks)}
     job |= {"SLURM_JOB_ID": str(free_port()), "NETFLEET_ACTIVATE": str(folder / "activate")}
     job |= {"NOTES": str(folder / "notes"), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
     command = ["bash", str(CLUSTER / "netfleet.slurm"), str(folder / "cluster.toml"), str(folder / "out")]
@@ -63,7 +63,7 @@ def slurm(folder: Path) -> subprocess.Popen[str]:
 def test_a_slurm_job_saves_before_its_limit_is_queued_again_and_resumes(tmp_path: Path) -> None:
     file, folder = tmp_path / "cluster.toml", tmp_path / "out" / "net-fleet-seed0"
     file.write_text(FOREVER)
-    job = slurm(tmp_path)
+    job = slurm(tmp_path, ranks=2)
     until(lambda: training(folder), lambda: job.poll() is None)
     job.send_signal(signal.SIGUSR1)  # as SLURM does two minutes before the limit
     _, said = job.communicate(timeout=300)
@@ -76,7 +76,7 @@ def test_a_slurm_job_saves_before_its_limit_is_queued_again_and_resumes(tmp_path
     reached = checkpoint.reached(folder)
     shorten(file, f"rounds={reached + 20}", folder)
     file.write_text(FOREVER.replace("rounds = 1000000", f"rounds = {reached + 20}"))
-    again = slurm(tmp_path)
+    again = slurm(tmp_path, ranks=1)
     _, said = again.communicate(timeout=300)
     assert again.returncode == 0, said
     assert History.load(folder)["round"][-1] == reached + 20

@@ -163,6 +163,7 @@ def test_problems_that_differ_in_their_data_are_told_apart(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_python_and_the_command_line_make_the_same_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,7 @@ def test_a_run_that_blows_up_is_marked_and_keeps_its_records(tmp_path: Path, eng
     assert [h.diverged for h in again] == [wild.diverged, None]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_simulate_raises_and_the_command_says_so(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(DivergedError, match=r"NET-FLEET diverged: the loss of x̄ is .* after round 8"):
         simulate(NetFleet(eta=2.0, K=3), problem="quadratics", topology="ring", workers=4, rounds=8)

@@ -248,6 +248,7 @@ def test_a_best_value_at_the_edge_is_pointed_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_writes_an_experiment_that_runs(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "small.toml"
     file.write_text(

@@ -83,4 +83,5 @@ def _execute(arguments: list[str]) -> None:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))  # where a script finds its neighbours
         runpy.run_path(arguments[0], run_name="__main__")

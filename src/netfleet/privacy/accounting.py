@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.optimize import brentq
 
 from netfleet.environment import need_packages
 from netfleet.errors import ConfigError
@@ -90,6 +89,7 @@ def _quiet() -> Iterator[None]:
 @functools.lru_cache(maxsize=1024)
 def noise_for(epsilon: float, delta: float, rate: float, queries: int) -> float:
     """The least noise with which so many queries cost at most (ε, δ)."""
+    from scipy.optimize import brentq
 
     def excess(log_noise: float) -> float:
         spent = epsilon_spent(math.exp(log_noise), rate, queries, delta)

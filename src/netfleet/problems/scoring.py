@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from netfleet.data.tensors import Tensors
@@ -161,6 +160,8 @@ def auroc(outputs: Tensor, targets: Tensor) -> float:
 
 def one_auroc(one: OneLabel) -> float:
     """The share of pairs of a row with the label and one without in which the first has the higher score."""
+    from scipy.stats import rankdata  # here, since it takes a fifth of the time of a start
+
     having, without = int(one.truth.sum()), int((~one.truth).sum())
     least = having * (having + 1) / 2
     above = rankdata(one.scores)[one.truth].sum() - least if having and without else math.nan
