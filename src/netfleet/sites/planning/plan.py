@@ -34,7 +34,7 @@ from netfleet.registry import parameters, split
 from netfleet.runs.build import build_topology, check_steps, network_for
 from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment, read_toml, without_none
 from netfleet.runs.own_loop import check_own_loop
-from netfleet.runs.requirements import check_link_noise
+from netfleet.runs.requirements import check_link_noise, check_time_box
 from netfleet.sites.planning import certificates, folders
 from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, fingerprint, issue, key_pem
 from netfleet.sites.planning.folders import (
@@ -153,6 +153,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
     network_for(algorithm, topology, run.seed)  # raises if the method does not go with these weights
     if experiment.privacy is not None and experiment.privacy.link_noise is not None:
         check_link_noise(algorithm, topology)
+    if experiment.time_box is not None:
+        check_time_box(algorithm, experiment.time_box, topology.m, by_clock=True)
     _check_labels(topology, [node.name for node in nodes.nodes])
     return topology
 
@@ -165,6 +167,8 @@ def _check_own_loop(experiment: Experiment, algorithm: Algorithm) -> None:
         raise ConfigError("privacy.clip: a loop of a site's own clips and perturbs its gradients itself; leave it out")
     if experiment.evaluation.metrics:
         raise ConfigError("evaluation.metrics: a loop of a site's own measures its model itself; leave metrics out")
+    if experiment.time_box is not None:
+        raise ConfigError("[time_box]: a loop of a site's own counts its steps itself; leave [time_box] out")
     if experiment.contract is not None:
         raise ConfigError("[contract]: a loop of a site's own reads its data itself; leave [contract] out")
     check_own_loop(algorithm)
