@@ -99,8 +99,8 @@ class Client:
 
     def _limits(self, failing: float | None) -> tuple[float, float]:
         """Seconds for the first byte of an answer, and between two; not much longer than patience lasts."""
-        left = max(self._patience_left(failing), 1.0)
-        return min(FIRST, left + HOLD), min(DEADLINE, left)
+        left = self._patience_left(failing)
+        return FIRST if failing is None else min(FIRST, left + 0.5), min(DEADLINE, max(left, FIRST))
 
     def note_failure(self, contact: Contact, error: TransportError) -> None:
         """Say why this site waits for a neighbour; a bad answer is logged too."""
