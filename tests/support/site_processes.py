@@ -282,7 +282,7 @@ _ARMED = {
 
 
 def hold_at(t: int, gates: tuple[Path, Path]) -> None:
-    """Let this process wait once it has saved round t, until one of two files is there; it answers its neighbours meanwhile."""
+    """Let this process wait once it has saved round t, until a file is there; it answers its neighbours meanwhile."""
     record = SiteRecorder.record
 
     def wait(self: SiteRecorder, snapshot: Snapshot, host: Any) -> None:
