@@ -18,6 +18,7 @@ from netfleet.algorithms.outer import OUTER
 from netfleet.algorithms.schedules import SCHEDULES
 from netfleet.data import PARTITIONS, SOURCES
 from netfleet.data.columns import FEATURES
+from netfleet.engines.time_box import TimeBox
 from netfleet.privacy.settings import Privacy
 from netfleet.problems import LOSSES, PROBLEMS
 from netfleet.problems.models import MODELS
@@ -88,6 +89,7 @@ current folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` cha
 | `[[algorithms]]` | net-fleet | one or more; `label` names the curve |
 | `[network]` | no failures | lost and late messages, absent workers |
 | `[privacy]` | not private | [counted noise in gradients](privacy.md), [noise on links](link_noise.md) |
+| `[time_box]` | K local steps in every round | as many local steps as fit into some seconds |
 | `[contract]` | none | what the data of every site must be, checked before round 0 |
 | `[evaluation]`, `[engine]` | | below |
 
@@ -259,6 +261,12 @@ A contract is for data of any source; columns of [CSV files](#csv-files) have th
 it as real sites do. What breaks it is an error that names row and column, without the value.
 """
 #: What the keys of [network], [evaluation] and [engine] mean.
+TIME_BOX_NOTE = """
+A worker takes between `least` and the method's `K` local steps in a round: as many as fit. It then keeps its model, and
+its last gradient stands for the steps that it does not take. Methods with an exact correction (net-fleet, k-gt, led, …)
+have the same optimum for any numbers of steps; ld-sgd and others without one move towards the workers that take
+more. Rejected: methods with one local step, a momentum of their own or a random number of steps.
+"""
 KEYS: dict[type, dict[str, str]] = {
     Faults: {
         "loss": "share of the messages that are lost; with `drop`, of the links",
@@ -274,6 +282,11 @@ KEYS: dict[type, dict[str, str]] = {
         "delta": "the δ that `epsilon` is for; well below 1 / (rows of the smallest worker)",
         "link_noise": "standard deviation of noise that cancels between neighbours; with or without `clip`",
         "exact_rounds": "rounds at the end without `link_noise`",
+    },
+    TimeBox: {
+        "seconds": "for the local steps of a round; the exchange comes on top",
+        "least": "local steps that a worker takes in any case",
+        "step_seconds": "seconds of a local step, for all workers or a list, where there is no clock: all but sites",
     },
     Evaluation: {
         "every": "rounds between evaluations",
@@ -392,6 +405,7 @@ def reference() -> str:
         registry("Step sizes: `eta`", SCHEDULES, "A number, or one of these tables. t counts rounds.\n\n"),
         fields("`[network]`", Faults) + NETWORK_NOTE,
         fields("`[privacy]`", Privacy),
+        fields("`[time_box]`", TimeBox) + TIME_BOX_NOTE,
         fields("`[evaluation]`", Evaluation) + EVALUATION_NOTE,
         "".join(f"| `{m.name}` | {', '.join(m.needs)} | {sentence(m.measure)} |\n" for m in METRICS.values()),
         fields("`[contract]`", Contract) + CONTRACT_NOTE,

@@ -49,6 +49,10 @@ class TransportError(NetfleetError):
     """A neighbour that did not answer in time or went away."""
 
 
+class NoLinkError(TransportError):
+    """A site that its neighbours have given up, or that has none left; it can come back (`rejoin`)."""
+
+
 class CertificateError(TransportError):
     """A certificate that a site does not accept, although its authority has signed it."""
 

@@ -40,11 +40,13 @@ from support.fork_server import SERVER
 PATIENCE = 240.0
 
 
-def plan_sites(folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0) -> Plan:
+def plan_sites(folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0, rejoin: bool = False) -> Plan:
     """Make the folders of sites s0, s1, … on this machine."""
     whole = experiment({**table, "topology": {"workers": count, **table["topology"]}})
     addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
-    nodes = NodesFile(tuple(NodeEntry(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience)
+    nodes = NodesFile(
+        tuple(NodeEntry(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience, rejoin
+    )
     plan = make_plan(whole, nodes)
     write_plan(plan, folder / "plan", whole, nodes)
     return plan
@@ -93,14 +95,19 @@ class SiteProcesses:
     ) -> None:
         """Start some sites, or all. Those in `hold` wait after the round given there until `release` is called."""
         for name in names or self.names:
-            waits = functools.partial(hold_at, (hold or {})[name], self._gate) if name in (hold or {}) else before
+            waits = (
+                functools.partial(hold_at, (hold or {})[name], self._gates(name)) if name in (hold or {}) else before
+            )
             arguments = (str(self.folder / name), list(options), waits)
             self.running[name] = SERVER.Process(target=be_site, args=arguments, daemon=True)
             self.running[name].start()
 
-    def release(self) -> None:
-        """Let the sites that wait go on."""
-        self._gate.touch()
+    def _gates(self, name: str) -> tuple[Path, Path]:
+        return self._gate, self._gate.with_name(f"go-{name}")
+
+    def release(self, name: str = "") -> None:
+        """Let a site that waits go on, or all of them."""
+        self._gates(name)[bool(name)].touch()
 
     def kill(self, name: str) -> None:
         """As a power cut would."""
@@ -177,10 +184,10 @@ class SiteProcesses:
 
 @contextlib.contextmanager
 def site_processes(
-    folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0
+    folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0, rejoin: bool = False
 ) -> Iterator[SiteProcesses]:
     """Sites that are gone when the test is over."""
-    made = SiteProcesses(folder, plan_sites(folder, table, count, patience))
+    made = SiteProcesses(folder, plan_sites(folder, table, count, patience, rejoin))
     try:
         yield made
     finally:
@@ -274,13 +281,13 @@ _ARMED = {
 }
 
 
-def hold_at(t: int, gate: Path) -> None:
+def hold_at(t: int, gates: tuple[Path, Path]) -> None:
     """Let this process wait once it has saved round t, until a file is there; it answers its neighbours meanwhile."""
     record = SiteRecorder.record
 
     def wait(self: SiteRecorder, snapshot: Snapshot, host: Any) -> None:
         record(self, snapshot, host)
-        while snapshot.t == t and not gate.exists():
+        while snapshot.t == t and not any(gate.exists() for gate in gates):
             time.sleep(0.02)
 
     SiteRecorder.record = wait  # type: ignore[method-assign]

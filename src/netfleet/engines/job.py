@@ -10,6 +10,7 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.base import State, with_values
 from netfleet.engines.host import Host
+from netfleet.engines.time_box import Steps
 from netfleet.privacy.link_noise import LinkNoise
 from netfleet.problems.base import Problem
 from netfleet.topology.network import Network
@@ -76,6 +77,7 @@ class Job:
     threads: int = 0  # of each process; 0: one for each core
     first: int = 0  # the first round of a job without `start`
     noise: LinkNoise | None = None  # on the links
+    steps: Callable[[Sequence[int]], Steps] | None = None  # who takes which local steps, of some workers; None: all
 
 
 def gathered(snapshot: Snapshot, host: Host) -> Snapshot:

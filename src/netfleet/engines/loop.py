@@ -13,6 +13,7 @@ from netfleet.algorithms import Algorithm, Mix
 from netfleet.algorithms.base import State, with_values
 from netfleet.engines.host import Host
 from netfleet.engines.job import Job, Snapshot
+from netfleet.engines.time_box import Steps
 from netfleet.errors import DivergedError
 from netfleet.gradients.paths import Sample
 from netfleet.problems.base import Problem
@@ -20,7 +21,7 @@ from netfleet.problems.base import Problem
 
 def train(host: Host, job: Job) -> Snapshot:
     """Run a job on this host, from its start to its last round; returns the snapshot of this host's workers."""
-    f, algorithm = Counted(host.problem), job.algorithm
+    f, algorithm = Counted(host.problem, None if job.steps is None else job.steps(host.problem.workers)), job.algorithm
     now, bad = _start(host, job, f), None
     f.samples, f.problem.buffers = now.samples, _copy(now.buffers)
     host.load_network_state(now.network)
@@ -81,6 +82,7 @@ def advance(host: Host, algorithm: Algorithm, f: "Counted", t: int, held: list[S
     If nobody else refers to that state, the method can release its memory (`del s`) as soon as it needs it no more.
     """
     f.choose(host.active(t))
+    f.begin(t)
     mix, before = _with_buffers(host.mixer(t), f.problem), held[0] if host.freezes else None
     after: State = algorithm.round(f, mix, t, held.pop())  # type: ignore[arg-type]
     if before is not None:  # a worker that is away keeps its state
@@ -133,13 +135,36 @@ def _agree(host: Host, algorithm: Algorithm, bad: Bad | None) -> None:
 class Counted:
     """A problem that counts the samples that an algorithm's gradients use.
 
-    In a round that some workers sit out, their gradients are 0 and are not computed.
+    In a round that some workers sit out, their gradients are 0 and are not computed. Where rounds have limited time
+    (`time_box.py`), a worker's local steps end when it is over.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.samples = 0
+    def __init__(self, problem: Problem, steps: Steps | None = None) -> None:
+        self.problem, self._steps = problem, steps
+        self.samples = self._step = 0
+        self._last: Tensor | None = None  # the last gradients, where steps may be left out
         self.choose(None)
+
+    def begin(self, t: int) -> None:
+        """Round t begins."""
+        self._step = 0
+        if self._steps is not None:
+            self._steps.begin(t)
+
+    def next_step(self) -> Tensor | bool:
+        """Who makes the next local step: all, nobody, or some of the rows."""
+        self._step += 1
+        return True if self._steps is None else self._steps.takes(self._step)
+
+    def step(self, x: Tensor, direction: Tensor, eta: float) -> None:
+        takes = self.next_step()
+        if isinstance(takes, Tensor):
+            rows = takes.to(x.device).nonzero()[:, 0]
+            moved = x[rows]
+            self.problem.step(moved, direction[rows], eta)
+            x[rows] = moved
+        elif takes:
+            self.problem.step(x, direction, eta)
 
     def choose(self, active: Tensor | None) -> None:
         """Say which rows take part from now on, `[rows, 1]`; None: all do."""
@@ -154,8 +179,26 @@ class Counted:
         return Sample(t, k, 0) if self._part is None else self._part.sample(t, k)
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
+        takes = True if self._steps is None else self._steps.takes(sample.k)
+        if isinstance(takes, Tensor):
+            return self._grad_of_some(x, sample, takes)
+        if not takes:
+            assert self._last is not None
+            return self._last
         self.samples += sample.size
-        return self._spread(x, lambda part, rows: part.grad(rows, sample))
+        found = self._spread(x, lambda part, rows: part.grad(rows, sample))
+        self._last = None if self._steps is None else found
+        return found
+
+    def _grad_of_some(self, x: Tensor, sample: Sample, takes: Tensor) -> Tensor:
+        """New gradients of some rows, and the last ones of the others."""
+        assert self._last is not None
+        part = Counted(self.problem)
+        part.choose(takes[:, None] & self.active.cpu())
+        found = part.grad(x, part.sample(sample.t, sample.k))
+        self.samples += part.samples
+        self._last = torch.where(part.active, found, self._last)
+        return self._last
 
     def full_grad(self, x: Tensor) -> Tensor:
         self.samples += 0 if self._part is None else self._part.size

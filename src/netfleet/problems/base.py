@@ -108,6 +108,10 @@ class Problem(ABC):
         for columns, group, _ in pieces(self.shapes, self.groups, merged=True):
             x[:, columns].sub_(direction[:, columns], alpha=eta * group.rate)
 
+    def next_step(self) -> Tensor | bool:
+        """Who makes the next local step: all, nobody, or some of the rows; for what makes steps in place of `step`."""
+        return True
+
     @property
     def sizes(self) -> Sequence[int]:
         """Training rows of each of the m workers."""

@@ -23,6 +23,7 @@ from netfleet.runs.arguments import (
     Parts,
     PrivacyPart,
     ProblemPart,
+    TimeBoxPart,
     TopologyPart,
     make_experiment,
     unnamed_metrics,
@@ -55,6 +56,7 @@ def run(
     engine: EnginePart | None = None,
     network: NetworkPart | None = None,
     privacy: PrivacyPart | None = None,
+    time_box: TimeBoxPart | None = None,
     checkpoint_every: int | None = None,
     out: FolderPath | None = None,
     resume: bool = False,
@@ -88,7 +90,7 @@ def run(
     folder = _folder(out, resume, overwrite)
     parts: dict[str, Any] = {"topology": topology, "problem": problem, "workers": workers, "rounds": rounds}
     parts |= {"seeds": seeds, "evaluation": evaluation, "engine": engine, "network": network}
-    parts |= {"privacy": privacy, "checkpoint_every": checkpoint_every}
+    parts |= {"privacy": privacy, "time_box": time_box, "checkpoint_every": checkpoint_every}
     given = {name: part for name, part in parts.items() if part is not None}
     if isinstance(algorithms, Experiment | os.PathLike) or _is_file(algorithms):
         experiment = _known_experiment(algorithms, given)
@@ -113,6 +115,7 @@ def simulate(
     engine: EnginePart | None = None,
     network: NetworkPart | None = None,
     privacy: PrivacyPart | None = None,
+    time_box: TimeBoxPart | None = None,
     checkpoint_every: int = 50,
     out: FolderPath | None = None,
     resume: bool = False,
@@ -134,7 +137,7 @@ def simulate(
     in the simulator as `history.final` the last good state.
     """
     folder = _folder(out, resume, overwrite)
-    settings = (workers, rounds, [seed], evaluation, engine, network, privacy, checkpoint_every)
+    settings = (workers, rounds, [seed], evaluation, engine, network, privacy, time_box, checkpoint_every)
     experiment, objects = make_experiment(Parts([algorithm], topology, problem, *settings), _name(folder))
     (history,) = _make(experiment, objects, folder, resume, overwrite, progress)
     if history.diverged:

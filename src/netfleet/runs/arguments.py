@@ -10,6 +10,7 @@ import torch
 
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.build import algorithm_label
+from netfleet.engines.time_box import TimeBox
 from netfleet.errors import ConfigError
 from netfleet.privacy.settings import Privacy
 from netfleet.problems import Problem
@@ -44,6 +45,7 @@ EvaluationPart = Evaluation | Mapping[str, Any]
 EnginePart = EngineConfig | Spec
 NetworkPart = Faults | Mapping[str, Any]
 PrivacyPart = Privacy | Mapping[str, Any]
+TimeBoxPart = TimeBox | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Parts:
     engine: EnginePart | None = None
     network: NetworkPart | None = None
     privacy: PrivacyPart | None = None
+    time_box: TimeBoxPart | None = None
     checkpoint_every: int = 50
 
 
@@ -82,6 +85,7 @@ def make_experiment(parts: Parts, name: str) -> tuple[Experiment, Objects]:
         "engine": _engine(parts.engine, parts.problem),
         "network": network if network.any else None,
         "privacy": None if parts.privacy is None else _settings(Privacy, parts.privacy, "privacy"),
+        "time_box": None if parts.time_box is None else _settings(TimeBox, parts.time_box, "time_box"),
         "checkpoint_every": _whole(parts.checkpoint_every, "checkpoint_every"),
     }
     made = {method.label: method.made for method in methods if method.made is not None}

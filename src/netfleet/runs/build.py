@@ -1,5 +1,6 @@
 """From an experiment's tables to its topology, problem, network and jobs, and the checks that they fit together."""
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -21,7 +22,7 @@ from netfleet.problems.base import PROBLEMS, Problem
 from netfleet.registry import Registry, Spec, path_of, split
 from netfleet.runs.config import EngineConfig, Experiment, RunConfig
 from netfleet.runs.contract_check import check_contract
-from netfleet.runs.requirements import check_link_noise, check_network
+from netfleet.runs.requirements import check_link_noise, check_network, check_time_box
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
 from netfleet.topology.server import CentralServer
@@ -153,8 +154,12 @@ def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, sett
         check_link_noise(method, network)
         check_buffers(problem)
         noise = link_noise(privacy, settings.rounds, simulated_links(problem.seed))
+    steps = None
+    if settings.time_box is not None:
+        K = check_time_box(method, settings.time_box, problem.m)
+        steps = functools.partial(settings.time_box.fixed, K)
     rounds = rounds_allowed(problem, privacy, settings.rounds)
-    return Job(problem, network, method, rounds, threads=settings.engine.threads, noise=noise)
+    return Job(problem, network, method, rounds, threads=settings.engine.threads, noise=noise, steps=steps)
 
 
 def check_steps(algorithm: Algorithm, rounds: int) -> None:

@@ -7,6 +7,7 @@
     [evaluation]               every = 10, …           (fields of `Evaluation`)
     [network]                  loss = 0.1, …           (fields of `Faults`; left out: nothing fails)
     [privacy]                  clip = 1.0, …           (fields of `Privacy`; left out: nothing is private)
+    [time_box]                 seconds = 10.0, …       (fields of `TimeBox`; left out: every round has K local steps)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
     [contract]                 least_rows = 20, …      (fields of `Contract`; left out: data is not held against one)
 
@@ -29,6 +30,7 @@ from typing import Any, Literal, TypeVar
 
 import tomli_w
 
+from netfleet.engines.time_box import TimeBox
 from netfleet.errors import ConfigError
 from netfleet.privacy.settings import Privacy
 from netfleet.registry import Registry, check_fields, check_type, make_importable, parameters, shown, split, suggestion
@@ -159,6 +161,7 @@ class Experiment:
     network: Faults | None = None
     privacy: Privacy | None = None
     contract: Contract | None = None
+    time_box: TimeBox | None = None
 
     def runs(self) -> list[RunConfig]:
         """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
@@ -187,6 +190,7 @@ class Experiment:
         table |= {"evaluation": self.evaluation.to_table(), "dtype": self.engine.dtype}
         table |= {"contract": without_none(asdict(self.contract))} if self.contract else {}
         table |= {"network": asdict(self.network)} if self.network else {}
+        table |= {"time_box": without_none(asdict(self.time_box))} if self.time_box else {}
         return table | ({"privacy": self.privacy.to_table()} if self.privacy else {})
 
     def to_table(self) -> Table:
@@ -261,6 +265,8 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
         given["network"] = faults if faults.any else None
     if "privacy" in table:
         given["privacy"] = make(Privacy, _table(table, "privacy"), "[privacy]")
+    if "time_box" in table:
+        given["time_box"] = make(TimeBox, _table(table, "time_box"), "[time_box]")
     if "contract" in table:
         given["contract"] = make_contract(_table(table, "contract"))
     if "seed" in given:

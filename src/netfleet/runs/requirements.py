@@ -6,8 +6,11 @@ import torch
 
 from netfleet.algorithms.base import Algorithm
 from netfleet.algorithms.compression import Compressed
+from netfleet.algorithms.proxskip import ProxSkip
+from netfleet.algorithms.wrapper import Wrapper
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.simulator import Simulator
+from netfleet.engines.time_box import TimeBox
 from netfleet.errors import ConfigError
 from netfleet.privacy.link_noise import links_in
 from netfleet.problems.synthetic import Quadratics
@@ -71,6 +74,19 @@ def _why_no_link_noise(method: Algorithm, network: Network) -> str | None:
             f"in which every worker has two neighbours or more"
         )
     return None
+
+
+def check_time_box(method: Algorithm, box: TimeBox, m: int, by_clock: bool = False) -> int:
+    """The method's K; raises if its rounds cannot have limited time."""
+    inner: Algorithm = method
+    while isinstance(inner, Wrapper):
+        inner = inner.method
+    K = getattr(inner, "K", 1)
+    why = "makes one step in a round" if K == 1 else "" if inner.uses_step else "makes its local steps itself"
+    if why := "draws its number of local steps" if isinstance(inner, ProxSkip) else why:
+        raise ConfigError(f"time_box: {method.title} {why}; use a method with local steps, such as net-fleet or k-gt")
+    box.check(K, m, by_clock)
+    return K
 
 
 def overshoots(method: Algorithm, network: Network) -> bool:

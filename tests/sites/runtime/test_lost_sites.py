@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -287,3 +289,20 @@ def test_a_new_site_may_not_have_anothers_name_as_its_host(tmp_path: Path, capsy
     with site_processes(tmp_path, QUADRATICS, M) as sites:
         assert main(["admit", str(sites.folder), "new", "s1:7777", "--neighbours", "s0"]) == 2
     assert "is the name of another site" in capsys.readouterr().err
+
+
+def test_a_site_that_was_given_up_comes_back_by_itself(tmp_path: Path) -> None:
+    with site_processes(tmp_path, QUADRATICS, M, PATIENCE, rejoin=True) as sites:
+        sites.start(hold={"s3": 10, "s1": 20})
+        sites.reach(10, "s3")
+        os.kill(sites.running["s3"].pid, signal.SIGSTOP)  # it is there, and does not know how time passes
+        sites.until(lambda: all(sites.events(name, "lost") for name in ("s0", "s2")))
+        os.kill(sites.running["s3"].pid, signal.SIGCONT)
+        sites.release("s3")
+        sites.until(lambda: bool(sites.events("s3", "joined")))
+        sites.release()
+        assert set(sites.wait().values()) == {0}
+        assert len(sites.events("s3", "rejoining")) == 1
+        assert gap(sites, sites.names) < 1e-12
+        check_optimum(sites, sites.names, optimum(quadratics(), list(range(M))))
+        check_records(sites.folders())

@@ -102,8 +102,14 @@ class _Stepping:
     """f whose steps a local optimizer makes."""
 
     def __init__(self, f: Problem, steps: LocalSteps | None, gain: float) -> None:
-        self._f, self.gain = f, gain
-        self.step = f.step if steps is None else steps.step
+        self._f, self._steps, self.gain = f, steps, gain
+
+    def step(self, x: Tensor, direction: Tensor, eta: float) -> None:
+        if self._steps is None:
+            return self._f.step(x, direction, eta)
+        if isinstance(takes := self._f.next_step(), Tensor):
+            raise ConfigError("local: workers with different numbers of local steps make plain ones; leave local out")
+        return self._steps.step(x, direction, eta) if takes else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._f, name)

@@ -5,8 +5,8 @@ nobody answers. It stores nothing that it did not ask for and check.
 """
 
 import asyncio
+import math
 import random
-import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple
@@ -15,12 +15,12 @@ from netfleet.errors import CertificateError, FrameError, TransportError
 from netfleet.sites.network import wire
 from netfleet.sites.network.receipt_format import unpack_note
 from netfleet.sites.network.receipts import WHAT, Receipts
-from netfleet.sites.network.transport import Busy, Contact, Refused, Transport
+from netfleet.sites.network.transport import HOLD, Busy, Contact, Refused, Transport
 from netfleet.sites.network.wire import Assembly, Expected, Frame, Kind
 from netfleet.sites.planning.folders import Site
 
-#: Seconds without a byte after which an answer is overdue.
-DEADLINE = 30.0
+#: Seconds after which an answer is overdue: until it begins (the other may hold it for `HOLD`), and without a byte.
+FIRST, DEADLINE = HOLD + 2.0, 30.0
 #: Pauses between attempts grow from the first to the second, in seconds.
 PAUSES = (0.05, 1.0)
 #: What a neighbour may answer instead of a message.
@@ -28,7 +28,11 @@ _INSTEAD = (Kind.WAIT, Kind.DROPPED, Kind.LEFT, Kind.DONE, Kind.JOINED, Kind.NOT
 
 
 class Silence(TransportError):
-    """A neighbour that is connected but does not answer."""
+    """A neighbour that is connected but does not answer, although it should have since some time."""
+
+    def __init__(self, since: float, seconds: float) -> None:
+        super().__init__(f"is connected, but has not answered for {seconds:.0f} s")
+        self.since = since
 
 
 class Answer(NamedTuple):
@@ -59,16 +63,14 @@ class Client:
     ) -> Answer:
         """Ask until there is a final answer, or the site's patience has run out (WAIT).
 
-        Patience counts from the first failure after an answer. So a site waits as long as its neighbour answers "not
-        yet", and as long as a neighbour has never been there. It stops asking a neighbour that rejoins for what that
-        neighbour no longer has (JOIN).
+        Patience counts from the first failure after an answer, or from when an answer was due. So a site waits as long
+        as its neighbour answers "not yet", and as long as a neighbour has never been there. It stops asking a neighbour
+        that rejoins for what that neighbour no longer has (JOIN).
         """
         pauses, failing = _pauses(), None
-        t = wanted.expected.t
         while not wanted.given_up():
-            begun = time.monotonic()
             try:
-                answer = await self._attempt(contact, kind, wanted, rounds)
+                answer = await self._attempt(contact, kind, wanted, rounds, self._limits(failing))
                 pauses, failing = _pauses(), None
                 if answer.kind != Kind.WAIT:
                     contact.waiting = ""
@@ -78,16 +80,27 @@ class Client:
                 continue
             except TransportError as error:
                 self.note_failure(contact, error)
-                if isinstance(error, Silence) and failing is None:
-                    failing = begun
-                elif isinstance(error, Busy):  # the neighbour is there
+                if isinstance(error, Busy):  # the neighbour is there
                     failing = None
-            now, known = time.monotonic(), t > 0 or contact.last_heard is not None
-            failing = now if failing is None else failing
-            if self._site.patience and known and now - failing > self._site.patience:
+                elif failing is None:
+                    failing = error.since if isinstance(error, Silence) else _now()
+            known = wanted.expected.t > 0 or contact.last_heard is not None
+            left = self._patience_left(failing)
+            if known and left <= 0:
                 return Answer(Kind.WAIT, contact.t)
-            await asyncio.sleep(next(pauses))
+            await asyncio.sleep(min(next(pauses), max(left, PAUSES[0])))
         return Answer(Kind.JOIN, contact.t)
+
+    def _patience_left(self, failing: float | None) -> float:
+        """Seconds until a neighbour that has failed since then is given up."""
+        if not self._site.patience:
+            return math.inf
+        return self._site.patience - (0.0 if failing is None else _now() - failing)
+
+    def _limits(self, failing: float | None) -> tuple[float, float]:
+        """Seconds for the first byte of an answer, and between two; not much longer than patience lasts."""
+        left = self._patience_left(failing)
+        return FIRST if failing is None else min(FIRST, left + 0.5), min(DEADLINE, max(left, FIRST))
 
     def note_failure(self, contact: Contact, error: TransportError) -> None:
         """Say why this site waits for a neighbour; a bad answer is logged too."""
@@ -125,10 +138,17 @@ class Client:
             body = wire.pack_request(rounds, self._receipts.to_give(contact.neighbour.name))
         return Frame(kind, self._run, self._site.number, expected.t, expected.call, body=body).encode()
 
-    async def _attempt(self, contact: Contact, kind: Kind, wanted: Wanted, rounds: Sequence[int] = ()) -> Answer:
+    async def _attempt(
+        self,
+        contact: Contact,
+        kind: Kind,
+        wanted: Wanted,
+        rounds: Sequence[int] = (),
+        limits: tuple[float, float] = (DEADLINE, DEADLINE),
+    ) -> Answer:
         assembly, note = Assembly(wanted.expected, wanted.into), None
         request = self._request(contact, kind, wanted.expected, rounds)
-        async with aclosing(_in_time(self._transport.pull(contact.neighbour, request))) as answers:
+        async with aclosing(_in_time(self._transport.pull(contact.neighbour, request), *limits)) as answers:
             async for data in answers:
                 contact.received += len(data)
                 frame = wire.decode(data)
@@ -156,18 +176,24 @@ class Client:
         return Answer(frame.kind, frame.t)
 
 
-async def _in_time(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _in_time(stream: AsyncGenerator[bytes, None], first: float, later: float) -> AsyncGenerator[bytes, None]:
     """What a stream brings; it is closed if nothing comes for too long."""
+    due, limit = _now() + HOLD, first
     async with aclosing(stream):
         while True:
             try:
-                async with asyncio.timeout(DEADLINE):
+                async with asyncio.timeout(limit):
                     data = await anext(stream)
             except StopAsyncIteration:
                 return
             except TimeoutError:
-                raise Silence(f"is connected, but has not answered for {DEADLINE:.0f} s") from None
+                raise Silence(due, limit) from None
+            due, limit = _now(), later
             yield data
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _is_finite(wanted: Wanted) -> bool:

@@ -15,14 +15,12 @@ from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.rate_limit import RateLimit, Served
 from netfleet.sites.network.receipt_format import pack_note, unpack_receipts
 from netfleet.sites.network.receipts import WHAT, Receipts
-from netfleet.sites.network.transport import Busy, Caller, Contact, Refused
+from netfleet.sites.network.transport import HOLD, Busy, Caller, Contact, Refused
 from netfleet.sites.network.wire import Frame, Kind
 from netfleet.sites.planning.certificates import OPERATOR
 from netfleet.sites.planning.folders import Neighbour, Site
 from netfleet.sites.policy.peers import Peers
 
-#: Seconds for which a request waits for a message that is not there yet.
-HOLD = 20.0
 _REQUESTS = tuple(kind.name for kind in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS, Kind.KEY, Kind.RECEIPTS))
 
 

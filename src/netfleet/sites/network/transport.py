@@ -16,6 +16,10 @@ from netfleet.errors import CertificateError, FrameError, TransportError
 from netfleet.sites.planning.folders import Neighbour
 from netfleet.sites.policy.peers import Peers
 
+#: Seconds for which a request waits for a message that is not there yet. A site that still computes so answers "not
+#: yet" about once a second: that is its sign of life.
+HOLD = 1.0
+
 #: Called with every rejection: who sent it, and why it is rejected.
 Refused = Callable[[str, str], None]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 from rich.console import Console
 
 from netfleet.data.sites import SITE_VARIABLE
-from netfleet.errors import ConfigError, DivergedError, NetfleetError
+from netfleet.errors import ConfigError, DivergedError, NetfleetError, NoLinkError
 from netfleet.files import locked
 from netfleet.problems.own_loop import OWN_LOOP
 from netfleet.registry import make_importable
@@ -31,6 +31,10 @@ from netfleet.sites.policy.start import check_metrics, open_site
 
 if TYPE_CHECKING:
     from netfleet.sites.runtime.runner import SiteRunner
+
+
+#: Seconds after which a site that was given up tries to come back, and tries again.
+REJOIN_PAUSE = 2.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -72,13 +76,17 @@ def run_node(
         from netfleet.sites.runtime.runner import SiteRunner
 
         terms = Terms(in_force, data_changed=data_changed)
-        runner = SiteRunner(folder, site, experiment, identity, log, linger, terms=terms)
+        runners = [SiteRunner(folder, site, experiment, identity, log, linger, terms=terms)]
         if metrics is not None:
             from netfleet.sites.operations.prometheus import expose
 
-            expose(runner.status.status, log, metrics, runner.note_metrics)
-        joins = not site.planned and not checkpoint.exists(folder / RUN_FOLDER)  # a training that others have begun
-        return _run(runner, rejoin or joins, watch.terminal)
+            expose(lambda: runners[-1].status.status(), log, metrics, runners[-1].note_metrics)
+        joins = rejoin or (not site.planned and not checkpoint.exists(folder / RUN_FOLDER))  # others have begun
+        while (code := _run(runners[-1], joins, watch.terminal)) is None:
+            time.sleep(REJOIN_PAUSE)
+            runners.append(SiteRunner(folder, site, experiment, identity, log, linger, terms=terms))
+            joins = True
+        return code
 
 
 def log_policy(log: Log, in_force: PolicyInForce) -> None:
@@ -98,8 +106,8 @@ def check_stays(site: Site, folder: Path, remedy: str) -> None:
         raise ConfigError(f"{site.name} has left the training after round {t}; {remedy}")
 
 
-def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO) -> int:
-    """Run it, and log what ended it."""
+def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO) -> int | None:
+    """Run it, and log what ended it; returns the exit code, or None if the site shall come back by itself."""
     signal.signal(signal.SIGTERM, _stop)
     try:
         if runner.log.as_json or not terminal.isatty():
@@ -112,6 +120,12 @@ def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO) -> int:
     except KeyboardInterrupt:
         runner.log.event("interrupted", round=_saved_round(runner.folder))
         raise
+    except NoLinkError as error:
+        if not runner.site.rejoin:
+            runner.log.event("failed", level="error", round=runner.status.t, why=error)
+            raise
+        runner.log.event("rejoining", level="warning", round=runner.status.t, why=error)
+        return None
     except DivergedError as error:
         runner.log.event("diverged", level="error", round=runner.status.t, why=error)
         return 1

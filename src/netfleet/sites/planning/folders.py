@@ -54,6 +54,7 @@ class Site:
     digests: tuple[str, ...]
     neighbours: tuple[Neighbour, ...]
     device: str = ""  # where it computes; empty: where the experiment says
+    rejoin: bool = False  # comes back by itself if the others have given it up
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -147,6 +148,7 @@ def load_plan(folder: Path) -> Plan:
     path = _expect(folder / PLAN_FILE, "the operator's folder")
     table = read_toml(path)
     told = {"digests": [], "run": str(table.get("run", "")), "patience": table.pop("patience", 0)}
+    told |= {"rejoin": table.pop("rejoin", False)}
     sites = [_site({**told, **each}, path) for each in tables(table, "sites", path)]
     plan = make(Plan, {**table, "sites": sites}, str(path))
     found = with_hashes(plan.sites, plan.experiment)

@@ -1,6 +1,7 @@
 """nodes.toml: which sites train together, and where the others reach them.
 
     patience = 0                     # seconds after which an unreachable neighbour is given up; 0: never
+    rejoin = false                   # whether a site that was given up comes back by itself
     [[nodes]]
     name = "hospital-a"              # letters, digits, - and _
     address = "10.0.0.1:7400"        # what the others dial; IPv6 as [::1]:7400
@@ -75,6 +76,7 @@ class NodesFile:
 
     nodes: tuple[NodeEntry, ...]
     patience: float = 0.0
+    rejoin: bool = False
 
     def __post_init__(self) -> None:
         if not self.nodes:

@@ -34,7 +34,7 @@ from netfleet.registry import parameters, split
 from netfleet.runs.build import build_topology, check_steps, network_for
 from netfleet.runs.config import Experiment, RunConfig, Table, experiment, read_experiment, read_toml, without_none
 from netfleet.runs.own_loop import check_own_loop
-from netfleet.runs.requirements import check_link_noise
+from netfleet.runs.requirements import check_link_noise, check_time_box
 from netfleet.sites.planning import certificates, folders
 from netfleet.sites.planning.certificates import OPERATOR, Authority, certificate_pem, fingerprint, issue, key_pem
 from netfleet.sites.planning.folders import (
@@ -56,7 +56,7 @@ from netfleet.topology.topology import Topology
 Files = dict[str, bytes]
 _SITE_HEAD = """\
 # Site {name} of a network that trains without a server, made by netfleet {version} (netfleet plan).
-# Addresses, listen, patience and device may be changed; names, numbers and weights are part of the run's hash.
+# Addresses, listen, patience, rejoin and device may be changed; names, numbers and weights are part of the run's hash.
 # Start it with: {start}
 """
 _PLAN_HEAD = "# All sites of the network, for the operator; made by netfleet {version} (netfleet plan).\n"
@@ -138,7 +138,7 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
     if experiment.problem["kind"] == OWN_LOOP:
         _check_own_loop(experiment, algorithm)
     check_steps(algorithm, experiment.rounds)
-    if nodes.patience and (why := why_fixed(algorithm)) is not None:
+    if (nodes.patience or nodes.rejoin) and (why := why_fixed(algorithm)) is not None:
         raise why
     topology = build_topology(experiment.topology, run.seed)
     if topology.varying:
@@ -153,6 +153,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
     network_for(algorithm, topology, run.seed)  # raises if the method does not go with these weights
     if experiment.privacy is not None and experiment.privacy.link_noise is not None:
         check_link_noise(algorithm, topology)
+    if experiment.time_box is not None:
+        check_time_box(algorithm, experiment.time_box, topology.m, by_clock=True)
     _check_labels(topology, [node.name for node in nodes.nodes])
     return topology
 
@@ -165,6 +167,8 @@ def _check_own_loop(experiment: Experiment, algorithm: Algorithm) -> None:
         raise ConfigError("privacy.clip: a loop of a site's own clips and perturbs its gradients itself; leave it out")
     if experiment.evaluation.metrics:
         raise ConfigError("evaluation.metrics: a loop of a site's own measures its model itself; leave metrics out")
+    if experiment.time_box is not None:
+        raise ConfigError("[time_box]: a loop of a site's own counts its steps itself; leave [time_box] out")
     if experiment.contract is not None:
         raise ConfigError("[contract]: a loop of a site's own reads its data itself; leave [contract] out")
     check_own_loop(algorithm)
@@ -185,7 +189,8 @@ def _site(i: int, nodes: NodesFile, topology: Topology) -> Site:
     node, row, patience = nodes.nodes[i], topology.row(i), float(nodes.patience)
     there = [(j, nodes.nodes[j]) for j in topology.neighbours(i)]
     links = tuple(Neighbour(other.name, j, str(other.dialled), row[j]) for j, other in there)
-    return Site(node.name, i, str(node.dialled), str(node.listened), row.get(i, 0.0), patience, "", (), links)
+    made = Site(node.name, i, str(node.dialled), str(node.listened), row.get(i, 0.0), patience, "", (), links)
+    return replace(made, rejoin=nodes.rejoin)
 
 
 def write_plan(
@@ -227,9 +232,9 @@ def _pins(site: Site, issued: Mapping[str, bytes]) -> Files:
 
 def _plan_toml(plan: Plan) -> bytes:
     """What all sites share is written once."""
-    shared = ("digests", "run", "patience")
+    shared = ("digests", "run", "patience", "rejoin")
     sites = [{k: v for k, v in _site_table(site).items() if k not in shared} for site in plan.sites]
-    table = {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience}
+    table = {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience, "rejoin": plan.sites[0].rejoin}
     return _toml(table, _PLAN_HEAD.format(version=netfleet.__version__))
 
 
@@ -367,4 +372,5 @@ def _new_site(node: NodeEntry, chosen: Sequence[Site], others: Sequence[Site], p
     first, own = plan.sites[0], 1 - weight * len(chosen)
     links = tuple(Neighbour(s.name, s.number, s.address, weight) for s in chosen)
     where = (str(node.dialled), str(node.listened))
-    return Site(node.name, len(others), *where, own, first.patience, plan.run, first.digests, links)
+    made = Site(node.name, len(others), *where, own, first.patience, plan.run, first.digests, links)
+    return replace(made, rejoin=first.rejoin)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from netfleet.compute.host_memory import HostMemory, deliver
 from netfleet.engines.host import Content, Tag
-from netfleet.errors import TransportError
+from netfleet.errors import NoLinkError, TransportError
 from netfleet.privacy.receipts.lines import Event
 from netfleet.runs.progress import Display, in_words
 from netfleet.sites.network.client import Answer, Client, Wanted
@@ -104,12 +104,14 @@ class SiteExchange:
         if answer.kind == Kind.LEFT:
             session.loop.wait(session.client.confirm(contact, members.rounds))
         session.log.event("lost", level="warning", neighbour=members.name(j), round=t, why=why)
+        if answer.kind == Kind.DROPPED and members.site.rejoin:
+            raise NoLinkError(f"{members.name(j)} has given this site up, and it comes back (rejoin = true)")
 
 
 def check_links(members: Membership, t: int) -> None:
     """Raise if the site has no neighbour left, or fewer than its policy needs."""
     if not members.neighbourhood.linked():
-        raise TransportError(
+        raise NoLinkError(
             f"{members.site.name} has no neighbour left in round {t}: all are lost, or have dropped this site. Its "
             f"state is saved; {members.remedy}"
         )

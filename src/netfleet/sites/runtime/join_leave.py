@@ -17,7 +17,7 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm
 from netfleet.engines.job import Snapshot
 from netfleet.engines.loop import Counted, begin
-from netfleet.errors import FrameError, TransportError
+from netfleet.errors import FrameError, NoLinkError, TransportError
 from netfleet.files import write_atomically
 from netfleet.runs import checkpoint
 from netfleet.sites.network.client import Answer, Wanted
@@ -33,6 +33,7 @@ ASK, GRACE = 30.0, 3.0
 PAUSE, TRIES = 0.5, 5
 #: Seconds for which a site that is done, as all its neighbours are, still answers those that do not know yet.
 INFORM = 5.0
+_OVER = "says that the training is over"
 
 
 def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash: str) -> None:
@@ -43,7 +44,8 @@ def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash
     links = session.loop.wait(_ask_all(session))
     if not links:
         reasons = "; ".join(f"{c.neighbour.name} {c.waiting or 'did not answer'}" for c in members.contacts.values())
-        raise TransportError(f"no neighbour agreed to a link with {members.site.name} within {ASK:g} s: {reasons}")
+        error = TransportError if _OVER in reasons else NoLinkError
+        raise error(f"no neighbour agreed to a link with {members.site.name} within {ASK:g} s: {reasons}")
     t = min(links.values())
     neighbourhood.lost = {j: t for j in neighbourhood.weights if j not in links}
     neighbourhood.since |= links
@@ -88,7 +90,7 @@ async def _ask(session: SiteSession, j: int) -> Answer:
         try:
             answer = await session.client.join(contact)
             if answer.kind != Kind.WAIT:
-                contact.waiting = "says that the training is over" if answer.kind == Kind.DONE else ""
+                contact.waiting = _OVER if answer.kind == Kind.DONE else ""
                 return answer
             contact.waiting = "is about to join too"
         except TransportError as error:
@@ -103,7 +105,7 @@ def _mean_model(session: SiteSession, host: SiteHost, links: dict[int, int]) -> 
         parts.append(host.problem.initial_buffers[:1])
     models = session.loop.wait(_models(session, links, torch.cat(parts, dim=1).cpu()))
     if not models:
-        raise TransportError(f"no neighbour gave {session.members.site.name} its model; try again")
+        raise NoLinkError(f"no neighbour gave {session.members.site.name} its model; try again")
     mean = torch.stack(models).mean(dim=0).to(host.problem.device)
     x, *buffers = torch.split(mean, [part.shape[1] for part in parts], dim=1)
     return x.contiguous(), buffers[0].contiguous() if buffers else None

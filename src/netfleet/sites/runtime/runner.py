@@ -5,7 +5,7 @@ site (1) has saved its state, (2) serves its message, (3) pulls its neighbours' 
 main thread: where the gradients come from a loop of the user's (`OwnLoop`), that loop has it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from netfleet.compute.threads import one_intra_op_thread
 from netfleet.engines.collective import SingleHost
 from netfleet.engines.job import Job, Recorder, Snapshot, Start
 from netfleet.engines.loop import train
+from netfleet.engines.time_box import ClockSteps
 from netfleet.errors import CheckpointError, DivergedError, FrameError, NetfleetError
 from netfleet.privacy.account import SiteAccount
 from netfleet.privacy.build import check_buffers, make_private
@@ -32,6 +33,7 @@ from netfleet.runs.contract_check import data_facts
 from netfleet.runs.divergence import divergence
 from netfleet.runs.history import History
 from netfleet.runs.progress import Display
+from netfleet.runs.requirements import check_time_box
 from netfleet.runs.run import open_run
 from netfleet.sites import LINGER
 from netfleet.sites.network.client import Client
@@ -63,6 +65,7 @@ from netfleet.sites.runtime.receipts import PrivacyState, SiteReceipts
 from netfleet.sites.runtime.recorder import AskedToLeave, OwnLoopRecorder, SiteRecorder
 from netfleet.sites.runtime.site_noise import Agreement, SiteNoise, sent_model
 from netfleet.sites.runtime.status_builder import StatusBuilder
+from netfleet.sites.runtime.step_record import StepRecord
 
 
 @dataclass(frozen=True)
@@ -301,7 +304,7 @@ class SiteRunner:
         rounds, start = self.experiment.rounds, None if first is None else lambda *_: first
         algorithm = self.algorithm if own is None else own.algorithm
         recorder = self._recorder(session, host.problem, history, algorithm, display, own)
-        job = Job(host.problem, host.network, algorithm, rounds, recorder, start)
+        job = Job(host.problem, host.network, algorithm, rounds, recorder, start, steps=self._steps())
         display.begin(self.site.name, history.resumed, rounds)
         try:
             with one_intra_op_thread() if own is None else nullcontext():  # a loop has threads of its own
@@ -318,6 +321,14 @@ class SiteRunner:
         finally:
             display.end()
         return final
+
+    def _steps(self) -> Callable[[Sequence[int]], ClockSteps] | None:
+        """How many local steps fit into a round, where its time is limited."""
+        box = self.experiment.time_box
+        if box is None:
+            return None
+        K = check_time_box(self.algorithm, box, self.site.workers, by_clock=True)
+        return lambda workers: ClockSteps(box, K, StepRecord(self.folder / RUN_FOLDER))
 
     def _recorder(
         self,
