@@ -18,7 +18,6 @@ from netfleet.algorithms.outer import OUTER
 from netfleet.algorithms.schedules import SCHEDULES
 from netfleet.data import PARTITIONS, SOURCES
 from netfleet.data.columns import FEATURES
-from netfleet.engines.time_box import TimeBox
 from netfleet.privacy.settings import Privacy
 from netfleet.problems import LOSSES, PROBLEMS
 from netfleet.problems.models import MODELS
@@ -27,6 +26,7 @@ from netfleet.problems.site_weights import SITE_WEIGHTS
 from netfleet.registry import Registry, parameters
 from netfleet.runs.config import GIVEN, EngineConfig, Evaluation
 from netfleet.runs.contract import Contract
+from netfleet.runs.time_box import TimeBox
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.weights import WEIGHTS

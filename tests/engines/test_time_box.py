@@ -14,10 +14,11 @@ from netfleet.algorithms.build import make_algorithm
 from netfleet.algorithms.proxskip import ProxSkip
 from netfleet.engines.job import Job
 from netfleet.engines.simulator import run_simulator
-from netfleet.engines.time_box import ClockSteps, FixedSteps, TimeBox
+from netfleet.engines.time_box import ClockSteps, FixedSteps
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.build import network_for
+from netfleet.runs.time_box import TimeBox
 from netfleet.sites.runtime.step_record import STEPS_FILE, StepRecord
 from support.problems import digits_problem
 
@@ -94,7 +95,7 @@ class Memory:
 
 def taken(box: TimeBox, K: int, duration: float, record: Any, t: int = 0) -> list[bool]:
     now = 0.0
-    steps, found = ClockSteps(box, K, record, lambda: now), []
+    steps, found = ClockSteps(box.seconds, box.least, K, record, lambda: now), []
     steps.begin(t)
     for k in range(1, K + 1):
         assert steps.takes(k) == steps.takes(k)

@@ -10,7 +10,6 @@ import torch
 
 from netfleet.algorithms import Algorithm
 from netfleet.algorithms.build import algorithm_label
-from netfleet.engines.time_box import TimeBox
 from netfleet.errors import ConfigError
 from netfleet.privacy.settings import Privacy
 from netfleet.problems import Problem
@@ -30,6 +29,7 @@ from netfleet.runs.config import (
     resolve_topology,
 )
 from netfleet.runs.identity import is_plain, method_table, plain, problem_table, topology_table
+from netfleet.runs.time_box import TimeBox
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.topology import Topology, make_topology

@@ -1,7 +1,7 @@
 """From an experiment's tables to its topology, problem, network and jobs, and the checks that they fit together."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -14,6 +14,7 @@ from netfleet.algorithms.base import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.engines.host import refuse_memory
 from netfleet.engines.job import Job
+from netfleet.engines.time_box import FixedSteps
 from netfleet.errors import ConfigError
 from netfleet.privacy.build import check_buffers, link_noise, make_private, rounds_allowed
 from netfleet.privacy.link_noise import simulated_links
@@ -23,6 +24,7 @@ from netfleet.registry import Registry, Spec, path_of, split
 from netfleet.runs.config import EngineConfig, Experiment, RunConfig
 from netfleet.runs.contract_check import check_contract
 from netfleet.runs.requirements import check_link_noise, check_network, check_time_box
+from netfleet.runs.time_box import TimeBox
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
 from netfleet.topology.server import CentralServer
@@ -157,9 +159,13 @@ def build_job(algorithm: Algorithm | Spec, seed: int, settings: Experiment, sett
     steps = None
     if settings.time_box is not None:
         K = check_time_box(method, settings.time_box, problem.m)
-        steps = functools.partial(settings.time_box.fixed, K)
+        steps = functools.partial(_fixed_steps, settings.time_box, K)
     rounds = rounds_allowed(problem, privacy, settings.rounds)
     return Job(problem, network, method, rounds, threads=settings.engine.threads, noise=noise, steps=steps)
+
+
+def _fixed_steps(box: TimeBox, K: int, workers: Sequence[int]) -> FixedSteps:
+    return FixedSteps(torch.tensor([box.steps(i, K) for i in workers]))
 
 
 def check_steps(algorithm: Algorithm, rounds: int) -> None:

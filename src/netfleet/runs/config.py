@@ -30,12 +30,12 @@ from typing import Any, Literal, TypeVar
 
 import tomli_w
 
-from netfleet.engines.time_box import TimeBox
 from netfleet.errors import ConfigError
 from netfleet.privacy.settings import Privacy
 from netfleet.registry import Registry, check_fields, check_type, make_importable, parameters, shown, split, suggestion
 from netfleet.runs.contract import Contract, TensorContract
 from netfleet.runs.overrides import parse_overrides
+from netfleet.runs.time_box import TimeBox
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS, varies
 from netfleet.topology.weights import WEIGHTS

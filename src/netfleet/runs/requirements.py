@@ -10,10 +10,10 @@ from netfleet.algorithms.proxskip import ProxSkip
 from netfleet.algorithms.wrapper import Wrapper
 from netfleet.engines.loop import Counted, advance, begin
 from netfleet.engines.simulator import Simulator
-from netfleet.engines.time_box import TimeBox
 from netfleet.errors import ConfigError
 from netfleet.privacy.link_noise import links_in
 from netfleet.problems.synthetic import Quadratics
+from netfleet.runs.time_box import TimeBox
 from netfleet.topology.faults import Faults, Unreliable
 from netfleet.topology.network import Network
 from netfleet.topology.topology import Topology

@@ -328,7 +328,7 @@ class SiteRunner:
         if box is None:
             return None
         K = check_time_box(self.algorithm, box, self.site.workers, by_clock=True)
-        return lambda workers: ClockSteps(box, K, StepRecord(self.folder / RUN_FOLDER))
+        return lambda workers: ClockSteps(box.seconds, box.least, K, StepRecord(self.folder / RUN_FOLDER))
 
     def _recorder(
         self,
