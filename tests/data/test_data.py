@@ -8,6 +8,7 @@ import io
 import os
 import struct
 import tarfile
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from netfleet.data.download import atomic, download
 from netfleet.data.files import cache_folder, locate, missing, read
 from netfleet.data.formats import dense, parse_cifar, parse_idx, parse_libsvm, unpack
 from netfleet.data.sources import load_a9a, load_cifar, load_images, moments, split_rows
-from netfleet.errors import ConfigError, DataError
+from netfleet.errors import ConfigError, DataError, StorageError
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 CODES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}
@@ -266,6 +267,24 @@ def test_files_directly_in_the_shared_folder_are_told_apart_by_md5(tmp_path: Pat
 def test_the_cache_folder_has_a_default() -> None:
     assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/netfleet")
     assert cache_folder({"XDG_CACHE_HOME": ""}) == Path.home() / ".cache/netfleet"
+
+
+def test_a_user_without_a_home_has_a_cache_folder_that_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*_: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", nobody)
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    folder = cache_folder({})
+    assert folder.parent == tmp_path
+    assert folder == cache_folder({})
+    folder.chmod(0o755)
+    with pytest.raises(StorageError, match="set XDG_CACHE_HOME"):
+        cache_folder({})
+    folder.rmdir()
+    folder.symlink_to("/tmp")
+    with pytest.raises(StorageError, match="is not safe to use"):
+        cache_folder({})
 
 
 def test_a_wrong_md5_names_the_file_and_both_sums(tmp_path: Path) -> None:

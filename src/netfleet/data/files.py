@@ -1,13 +1,15 @@
 """Where the files of a published collection are: where the user says, NETFLEET_DATA, the cache, the mirrors."""
 
 import os
+import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from netfleet.data.catalog import Collection, File
 from netfleet.data.download import fetch, md5_of
 from netfleet.data.formats import unpack
-from netfleet.errors import DataError
+from netfleet.errors import DataError, StorageError
 
 Found = dict[str, Path]  # from the published name of a file to the file on this machine
 
@@ -52,8 +54,22 @@ def missing(collection: Collection, folder: Path) -> list[File]:
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """The user's cache folder for netfleet; it is laid out as NETFLEET_DATA is."""
-    home = environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "netfleet"
+    if environ.get("XDG_CACHE_HOME"):
+        return Path(environ["XDG_CACHE_HOME"]) / "netfleet"
+    try:
+        return Path.home() / ".cache" / "netfleet"
+    except RuntimeError:  # a user whom the system does not know, as in some containers
+        return _own_temporary_folder()
+
+
+def _own_temporary_folder() -> Path:
+    """A folder that stays, which nobody else can have made or write to: code is loaded from it."""
+    folder = Path(tempfile.gettempdir()) / f"netfleet-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise StorageError(f"this user has no home, and {folder} is not safe to use; set XDG_CACHE_HOME to a folder")
+    return folder
 
 
 def _at(collection: Collection, path: Path) -> Found:
