@@ -16,7 +16,7 @@ from netfleet.data.tensors import Tensors, take
 from netfleet.problems.scoring import Metric
 from netfleet.sites.evaluation.results import Interval
 
-RESAMPLES = 1000
+RESAMPLES = 500
 _BOUNDS = (0.025, 0.975)
 
 

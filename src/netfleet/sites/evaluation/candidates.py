@@ -1,4 +1,4 @@
-"""Which models a site may see: its own, those that others gave it, and on one machine those of the plan's other sites."""
+"""Which models a site may see: its own, those given to it, and on one machine those of the plan's other sites."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from netfleet.compute.threads import one_intra_op_thread
 from netfleet.data.sites import as_site
 from netfleet.data.tensors import Tensors, take
 from netfleet.errors import ConfigError
@@ -63,9 +65,14 @@ def evaluate_site(
     folder: Path, opened: OpenedSite, beside: Sequence[Path] = (), data_changed: bool = False
 ) -> SiteEvaluation:
     """All models that the site may see, on its own test rows; `beside` are folders of other sites of the plan."""
-    site, experiment, in_force = opened
-    with as_site(site.name):
+    site, experiment, _ = opened
+    with as_site(site.name), one_intra_op_thread():
         tests = _test_rows(folder, site, experiment, data_changed)
+        return _evaluated(folder, opened, beside, tests)
+
+
+def _evaluated(folder: Path, opened: OpenedSite, beside: Sequence[Path], tests: TestRows) -> SiteEvaluation:
+    site, experiment, in_force = opened
     candidates = _unique([*own_models(folder, site), *given_models(folder, site), *models_beside(beside, site)])
     outputs, left_out = _outputs(candidates, tests)
     if "joint" not in outputs:
@@ -74,16 +81,19 @@ def evaluate_site(
     baseline = constant_outputs(tests.problem, site.number, len(tests.rows))
     if baseline is not None:
         outputs[BASELINES[str(tests.problem.task.outputs)]] = baseline
-    found = {name: _measure(each, tests) for name, each in outputs.items()}
     about = {each.name: each.model for each in candidates}
-    metric = _main_metric(tests, found["joint"])
+    metric = _main_metric(tests, outputs["joint"])
+    found = {
+        name: _measure(each, tests, None if _is_own(about.get(name), site) else metric)
+        for name, each in outputs.items()
+    }
     return SiteEvaluation(
         site.run,
         site.name,
         len(tests.rows),
         metric,
         tuple(_scores(name, about.get(name), values) for name, values in found.items()),
-        _comparison(found, metric, len(tests.rows)),
+        _comparison(found, metric, tests),
         left_out,
         tuple(_notes(site, tests, found)),
         why_withheld(in_force.policy.show, experiment, len(tests.rows)),
@@ -167,11 +177,19 @@ def _of_model(model: ModelFile, tests: TestRows) -> Tensor:
 # ---- scores ----
 
 
-def _measure(outputs: Tensor, tests: TestRows) -> dict[str, Measured]:
-    return {
-        metric.name: Measured(metric(outputs, tests.targets), resampled(metric, outputs, tests.targets, tests.draws))
-        for metric in tests.metrics
-    }
+def _is_own(model: ModelFile | None, site: Site) -> bool:
+    """Whether a model is the site's own, or its baseline."""
+    return model is None or model.info.origin.site == site.name
+
+
+def _measure(outputs: Tensor, tests: TestRows, only: str | None) -> dict[str, Measured]:
+    """All metrics; with intervals for all of them, or for one only, since drawing again takes time."""
+    found = {}
+    for metric in tests.metrics:
+        draws = tests.draws if only in (None, metric.name) else tests.draws[:0]
+        again = resampled(metric, outputs, tests.targets, draws)
+        found[metric.name] = Measured(metric(outputs, tests.targets), again)
+    return found
 
 
 def _scores(name: str, model: ModelFile | None, found: Mapping[str, Measured]) -> ModelScores:
@@ -182,16 +200,15 @@ def _scores(name: str, model: ModelFile | None, found: Mapping[str, Measured]) -
     return ModelScores(name, origin.site, origin.kind, scores, origin.round, origin.best)
 
 
-def _main_metric(tests: TestRows, joint: Mapping[str, Measured]) -> str:
+def _main_metric(tests: TestRows, joint: Tensor) -> str:
     """What models are compared by: the first of these that the test rows have."""
-    outputs, data = tests.problem.task.outputs, tests.problem.data
-    yes_no = outputs == "labels" or (outputs == "classes" and tests.problem.task.width(data) == 2)
-    usual = ("auroc",) if yes_no else ("rmse", "concordance", "accuracy")
-    wanted = [*usual, "accuracy", "loss"]
-    return next(name for name in wanted if name in joint and (joint[name].value is not None or name == "loss"))
+    task, known = tests.problem.task, {metric.name: metric for metric in tests.metrics}
+    yes_no = task.outputs == "labels" or (task.outputs == "classes" and task.width(tests.problem.data) == 2)
+    wanted = [*(("auroc",) if yes_no else ("rmse", "concordance")), "accuracy"]
+    return next((name for name in wanted if name in known and known[name](joint, tests.targets) is not None), "loss")
 
 
-def _comparison(found: Mapping[str, Mapping[str, Measured]], metric: str, rows: int) -> Comparison | None:
+def _comparison(found: Mapping[str, Mapping[str, Measured]], metric: str, tests: TestRows) -> Comparison | None:
     if "alone" not in found:
         return None
     joint, alone = found["joint"][metric], found["alone"][metric]
@@ -199,7 +216,8 @@ def _comparison(found: Mapping[str, Mapping[str, Measured]], metric: str, rows: 
         return None
     sign = 1 if higher_is_better(metric) else -1
     better = paired((joint.value, joint.again), (alone.value, alone.again), sign)
-    return compare(metric, better, rows)
+    classes = np.unique(strata_of(tests.targets, len(tests.rows)), return_counts=True)[1]
+    return compare(metric, better, len(tests.rows), int(classes.min()) if tests.problem.task.right else None)
 
 
 def _notes(site: Site, tests: TestRows, found: Mapping[str, object]) -> Iterator[str]:

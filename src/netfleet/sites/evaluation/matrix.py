@@ -1,4 +1,4 @@
-"""The table of every model on every site's test rows, from what the sites give: no rows, and no score against a policy."""
+"""The table of every model on every site's test rows, from what the sites give: scores, never rows."""
 
 import json
 from collections.abc import Sequence

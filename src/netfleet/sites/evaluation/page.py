@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def shown(interval: Interval | None) -> str:
-    """`0.853 [0.79, 0.91]`; a dash where there is no value."""
+    """The value, with the interval below it where it is one; a dash where there is no value."""
     if interval is None or interval.value is None:
         return "–"
-    spread = "" if interval.low is None else f" [{interval.low:.3f}, {interval.high:.3f}]"
+    spread = "" if interval.low == interval.high else f"\n[{interval.low:.3f}, {interval.high:.3f}]"
     return f"{interval.value:.3f}{spread}"
 
 
@@ -36,8 +36,8 @@ def write_site_page(found: SiteEvaluation, path: Path) -> None:
     """The page for the site itself, which has everything."""
     metrics = metrics_of(found)
     rows = [(model, _details(model), [shown(model.scores.get(name)) for name in metrics]) for model in found.models]
-    shared = dict(found=found, columns=[title(name) for name in metrics], rows=rows, matrix=None)
-    _write(path, title=f"Did it help {found.site}?", facts=_site_facts(found), **shared)
+    facts, columns = _site_facts(found), [title(name) for name in metrics]
+    _write(path, title=f"Did it help {found.site}?", facts=facts, found=found, columns=columns, rows=rows, matrix=None)
 
 
 def write_plan_page(matrix: Matrix, path: Path) -> None:
@@ -102,5 +102,5 @@ def _table(first: str, columns: list[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(first)
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
     return table
