@@ -119,7 +119,7 @@ assert not loaded, loaded
     assert list(commands.values()) == [
         ["run", "tune", "sweep", "compare", "theory", "topology", "algorithms", "audit"],
         ["reproduce", "bench"],
-        ["statistics", "plan", "up", "node", "status", "admit", "leave", "revoke", "receipts"],
+        ["statistics", "plan", "up", "node", "status", "admit", "leave", "revoke", "receipts", "evaluate", "predict"],
         ["policy", "approve", "pin"],
     ]
     assert "  run         Run an experiment file" in done.stdout

@@ -42,8 +42,7 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms, audit),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
     "sites that train without a server": (
-        *(statistics, plan, up, node, status, admit, leave, revoke, receipts),
-        *(evaluate, predict),
+        *(statistics, plan, up, node, status, admit, leave, revoke, receipts, evaluate, predict),
     ),
     "what a site decides for itself": (policy, approve, pin),
 }
