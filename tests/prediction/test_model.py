@@ -156,7 +156,7 @@ def test_other_and_damaged_files_are_refused(tmp_path: Path) -> None:
     path, _ = trained(tmp_path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(CheckpointError, match="damaged.*get it again"):
+    with pytest.raises(CheckpointError, match=r"damaged.*get it again"):
         nf.load_model(path)
     path.write_bytes(whole[:50])
     with pytest.raises(CheckpointError, match="cannot be read as a model"):

@@ -17,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 import netfleet as nf
 from netfleet.cli import main
 from netfleet.errors import ConfigError, DataError, PolicyError
+from netfleet.files import locked
 from netfleet.prediction.model_file import read_info, read_model, write_model
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.scoring import METRICS
@@ -33,6 +34,7 @@ from netfleet.sites.planning.folders import load_site
 from netfleet.sites.policy.settings import ShowRules
 from netfleet.sites.policy.start import open_site
 from netfleet.sites.runtime.alone import alone_problem, train_alone
+from netfleet.sites.runtime.step_record import StepRecord
 from support.site_memory import run_in_memory
 
 ROUNDS, K, ETA = 6, 3, 0.1
@@ -301,3 +303,28 @@ def test_the_baseline_says_the_larger_class_of_the_training_rows(trained: Path) 
     assert outputs is not None
     share = problem.data.train_y[torch.from_numpy(problem.parts[0])].double().mean()  # type: ignore[index]
     assert torch.allclose(torch.sigmoid(outputs), share.expand(5, 1))
+
+
+def test_alone_takes_as_many_steps_as_the_joint_training_did(tmp_path: Path) -> None:
+    from support.site_processes import plan_sites
+
+    write_rows(tmp_path)
+    plan_sites(tmp_path, table(tmp_path) | {"time_box": {"seconds": 60.0}}, 2)
+    folder, record = tmp_path / "plan" / "s0", StepRecord(tmp_path / "plan" / "s0" / "run")
+    (folder / "run").mkdir()
+    taken = [1, 3, 2, 1, 2, 3]
+    for t, steps in enumerate(taken):
+        record.write(t, steps)
+    site, settings = load_site(folder)
+    with locked(folder), pytest.raises(ConfigError, match="wait for its end"):  # as netfleet node does
+        train_alone(folder, site, settings, Quiet())
+    train_alone(folder, site, settings, Quiet())
+    problem = alone_problem(site, settings)
+    x = problem.start()[None]
+    g = problem.grad(x, problem.sample(0, 0))
+    for t, steps in enumerate(taken):
+        for k in range(1, steps + 1):
+            x = x - ETA * g
+            g = problem.grad(x, problem.sample(t, k))
+    found = torch.cat([values.flatten() for values in load_file(folder / "model-alone.safetensors").values()])
+    assert torch.allclose(found, x[0], rtol=0, atol=1e-12)

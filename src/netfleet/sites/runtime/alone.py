@@ -3,7 +3,7 @@
 It is the plan's method on a network of one site: the same initial model, step sizes, local optimizer, mini-batches and
 number of local steps, but an average over the neighbourhood is the site's own vector. Corrections and tracked gradients
 then are the site's own gradient, so NET-FLEET, for example, makes rounds × K steps of SGD. Weights of sites and privacy
-are left out: nothing leaves the site.
+are left out: nothing leaves the site. With `[time_box]` a round has as many steps as it had in the joint training.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,6 +38,7 @@ from netfleet.sites.planning.folders import ALONE_FOLDER, RUN_FOLDER, Site
 from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
 from netfleet.sites.runtime.data_check import check_same_rows, rows_digest, site_problem
 from netfleet.sites.runtime.models import ModelWriter
+from netfleet.sites.runtime.step_record import StepRecord
 from netfleet.topology.network import Network
 
 
@@ -71,6 +72,19 @@ class AloneHost(Host):
         return 0
 
 
+class RecordedSteps:
+    """As many local steps in each round as the joint training took; all, where it says nothing."""
+
+    def __init__(self, record: StepRecord) -> None:
+        self._record, self._count = record, 0
+
+    def begin(self, t: int) -> None:
+        self._count = self._record.read(t) or 0
+
+    def takes(self, k: int) -> bool:
+        return not self._count or k <= self._count
+
+
 class AloneRecorder(RunRecorder):
     """Keeps the best model beside the history."""
 
@@ -93,6 +107,8 @@ def train_alone(
 ) -> Path:
     """Train, or resume, without neighbours; returns the model's file. Nothing is sent, and no port is opened."""
     make_folder(folder / ALONE_FOLDER)
+    if experiment.time_box is not None:
+        _check_joint_is_over(folder, site)
     with as_site(site.name), locked(folder / ALONE_FOLDER) as mine:
         if not mine:
             raise ConfigError(f"another process trains {site.name} alone; wait for it, or stop it")
@@ -101,6 +117,15 @@ def train_alone(
         models = ModelWriter(folder, site, experiment, "alone", in_force.policy.show.scores_in_model)
         _train(models, problem, display)
         return models.path
+
+
+def _check_joint_is_over(folder: Path, site: Site) -> None:
+    """Raise while the joint training runs: its rounds are not all known yet, and their file is being written."""
+    with locked(folder) as mine:
+        if not mine:
+            raise ConfigError(
+                f"[time_box]: {site.name} is training, and alone it takes as many steps; wait for its end"
+            )
 
 
 def alone_problem(site: Site, experiment: Experiment) -> Problem:
@@ -126,8 +151,9 @@ def _train(models: ModelWriter, problem: Problem, display: Display) -> None:
     algorithm = make_algorithm(run.config["algorithm"])
     history, start = open_run(run, models.folder / ALONE_FOLDER, True, SingleHost())
     recorder = AloneRecorder(models, history, algorithm, experiment, display)
-    host = AloneHost(problem)
-    job = Job(problem, host.network, algorithm, experiment.rounds, recorder, start)
+    host, taken = AloneHost(problem), StepRecord(models.folder / RUN_FOLDER)
+    steps = None if experiment.time_box is None else lambda workers: RecordedSteps(taken)
+    job = Job(problem, host.network, algorithm, experiment.rounds, recorder, start, steps=steps)
     display.begin(f"{models.site.name}, alone", history.resumed, experiment.rounds)
     try:
         with one_intra_op_thread():
