@@ -13,8 +13,8 @@ def test_the_public_names_are_few_and_all_there() -> None:
     assert sorted(nf.__all__) == [
         "ALGORITHMS", "Algorithm", "ConfigError", "DataError", "Dataset", "DivergedError", "EngineConfig",
         "Evaluation", "Experiment", "History", "Mix", "ModuleProblem", "NetFleet", "NetfleetError", "Problem",
-        "Results", "Topology", "TopologyError", "algorithms", "load_dataset", "load_experiment", "load_runs",
-        "make_dataset", "make_partition", "make_problem", "make_topology", "run", "simulate",
+        "Results", "Topology", "TopologyError", "algorithms", "load_dataset", "load_experiment", "load_model",
+        "load_runs", "make_dataset", "make_partition", "make_problem", "make_topology", "run", "simulate",
     ]  # fmt: skip
     assert dir(nf) == sorted(nf.__all__)
     for name in nf.__all__:

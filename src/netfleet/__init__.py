@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from netfleet.algorithms import ALGORITHMS, Algorithm, Mix, NetFleet
     from netfleet.data import Dataset, load_dataset, make_dataset, make_partition
     from netfleet.errors import ConfigError, DataError, DivergedError, NetfleetError, TopologyError
+    from netfleet.prediction.model import load_model
     from netfleet.problems import ModuleProblem, Problem, make_problem
     from netfleet.runs.api import load_runs, run, simulate
     from netfleet.runs.config import EngineConfig, Evaluation, Experiment, load_experiment
@@ -48,6 +49,7 @@ __all__ = [
     "algorithms",
     "load_dataset",
     "load_experiment",
+    "load_model",
     "load_runs",
     "make_dataset",
     "make_partition",
@@ -57,7 +59,7 @@ __all__ = [
     "simulate",
 ]
 _MODULES = ["errors", "topology.topology", "algorithms", "data", "problems"]
-_MODULES += ["runs.history", "runs.config", "runs.results", "runs.api"]
+_MODULES += ["runs.history", "runs.config", "runs.results", "runs.api", "prediction.model"]
 
 
 def __getattr__(name: str) -> object:

@@ -119,7 +119,7 @@ assert not loaded, loaded
     assert list(commands.values()) == [
         ["run", "tune", "sweep", "compare", "theory", "topology", "algorithms", "audit"],
         ["reproduce", "bench"],
-        ["statistics", "plan", "up", "node", "status", "admit", "leave", "revoke", "receipts"],
+        ["statistics", "plan", "up", "node", "status", "admit", "leave", "revoke", "receipts", "evaluate", "predict"],
         ["policy", "approve", "pin"],
     ]
     assert "  run         Run an experiment file" in done.stdout
@@ -221,7 +221,7 @@ def test_the_example_method_is_about_thirty_lines() -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert len(netfleet.__all__) <= 28
+    assert len(netfleet.__all__) <= 29
     assert set(netfleet.__all__) == set(dir(netfleet))
     for name in netfleet.__all__:
         assert getattr(netfleet, name) is not None

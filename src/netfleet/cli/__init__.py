@@ -12,11 +12,13 @@ from netfleet.cli import (
     audit,
     bench,
     compare,
+    evaluate,
     leave,
     node,
     pin,
     plan,
     policy,
+    predict,
     receipts,
     reproduce,
     revoke,
@@ -39,7 +41,9 @@ from netfleet.exit_codes import announce
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms, audit),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
-    "sites that train without a server": (statistics, plan, up, node, status, admit, leave, revoke, receipts),
+    "sites that train without a server": (
+        *(statistics, plan, up, node, status, admit, leave, revoke, receipts, evaluate, predict),
+    ),
     "what a site decides for itself": (policy, approve, pin),
 }
 

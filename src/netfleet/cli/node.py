@@ -5,6 +5,7 @@ from pathlib import Path
 
 from netfleet.cli.shared import add_policy
 from netfleet.environment import need_packages
+from netfleet.errors import ConfigError
 from netfleet.sites import LINGER
 
 
@@ -12,6 +13,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the site's folder, made by netfleet plan")
     words = "start from the neighbours' current model, after they dropped this site or it lost its disk"
     parser.add_argument("--rejoin", action="store_true", help=words)
+    words = "train without neighbours and network, with the plan's budget: the baseline for netfleet evaluate"
+    parser.add_argument("--alone", action="store_true", help=words)
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus at this address")
     words = "format of the log (default: text on a terminal, else json)"
     parser.add_argument("--log", choices=["text", "json"], help=words)
@@ -30,8 +33,29 @@ def seconds(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.alone:
+        return _alone(options)
     need_packages("grpc", "cryptography", *(["prometheus_client"] if options.metrics else []))
     from netfleet.sites.operations.process import run_node
 
     chosen = options.rejoin, options.metrics, options.log, options.linger, options.policy, options.data_changed
     return run_node(options.folder, *chosen)
+
+
+def _alone(options: argparse.Namespace) -> int:
+    need_packages("cryptography")
+    from rich.console import Console
+
+    from netfleet.cli.shared import say_wrote
+    from netfleet.runs.progress import Live
+    from netfleet.sites.policy.start import open_site
+    from netfleet.sites.runtime.alone import train_alone
+
+    if options.rejoin or options.metrics:
+        given = "--rejoin" if options.rejoin else "--metrics"
+        raise ConfigError(f"--alone trains without a network, and {given} is about one; leave one of them out")
+    site, experiment, in_force = open_site(options.folder, options.policy)
+    with Live(Console(stderr=True)) as live:
+        path = train_alone(options.folder, site, experiment, live, in_force, options.data_changed)
+    say_wrote(Console(), path)
+    return 0

@@ -117,6 +117,14 @@ def _moments(declared: Declaration, parts: Sequence[Part]) -> dict[str, Moments]
     return merge([_sums(declared, part) for part in parts]).moments()
 
 
+def scaling(declared: Declaration) -> dict[str, dict[str, float]] | None:
+    """The mean and deviation of each column that needs them, as constants; None if no column does."""
+    if not declared.scaled:
+        return None
+    parts = [] if isinstance(declared.statistics, Mapping) else _read_parts(declared)
+    return {name: found._asdict() for name, found in _moments(declared, parts).items()}
+
+
 def _sums(declared: Declaration, part: Part) -> Statistics:
     columns = {column: sums_of(part.values[column][part.train]) for column in declared.scaled}
     return Statistics((part.name,), declared.digest, columns)

@@ -41,6 +41,7 @@ class Column:
     texts: Sequence[str]
     lines: Sequence[int]
     format: Format
+    unit: str = "line"  # what `lines` counts
 
     def also_missing(self, spellings: Iterable[str]) -> "Column":
         """The column with further spellings of a missing value."""
@@ -52,7 +53,7 @@ class Column:
     def wrong(self, row: int, words: str) -> DataError:
         """The error of a row: where it is, what came, and the words."""
         came = shown_value(repr(self.texts[row]))
-        return DataError(f"{self.file}, line {self.lines[row]}, column {self.name!r}: {came} {words}")
+        return DataError(f"{self.file}, {self.unit} {self.lines[row]}, column {self.name!r}: {came} {words}")
 
     def number(self, row: int) -> float:
         text = self.texts[row]
@@ -76,6 +77,7 @@ class Table:
     rows: list[list[str]]
     lines: list[int]
     format: Format
+    unit: str = "line"  # what `lines` counts
 
     def column(self, name: str) -> Column:
         if name not in self.header:
@@ -85,7 +87,7 @@ class Table:
                 f"the experiment or the file's first line"
             )
         place = self.header.index(name)
-        return Column(self.file, name, [row[place] for row in self.rows], self.lines, self.format)
+        return Column(self.file, name, [row[place] for row in self.rows], self.lines, self.format, self.unit)
 
     def part(self, rows: Sequence[int]) -> "Table":
         return replace(self, rows=[self.rows[i] for i in rows], lines=[self.lines[i] for i in rows])

@@ -118,8 +118,8 @@ def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str,
     file.write(f"{checksum:08x}".encode())
 
 
-def _verify(path: Path) -> None:
-    """Raise if a file is not as it was written; one of an earlier version has no checksum."""
+def verify(path: Path, advice: str | None = None) -> None:
+    """Raise if a file of tensors is not as it was written; one of an earlier version has no checksum."""
     with open(path, "rb") as file:
         start, expected = file.read(_CHECKSUM_AT), file.read(len(_BLANK))
         if not start.endswith(_BEFORE_CHECKSUM):
@@ -128,11 +128,11 @@ def _verify(path: Path) -> None:
         while chunk := file.read(_CHUNK):
             checksum = zlib.crc32(chunk, checksum)
     if f"{checksum:08x}".encode() != expected:
-        raise _damaged(path)
+        raise _damaged(path, advice)
 
 
-def _damaged(path: Path) -> CheckpointError:
-    advice = f"restore it from a copy, or delete {path.parent / MANIFEST} to start the run from the beginning"
+def _damaged(path: Path, advice: str | None = None) -> CheckpointError:
+    advice = advice or f"restore it from a copy, or delete {path.parent / MANIFEST} to start the run from the beginning"
     return CheckpointError(f"{path} is damaged: its checksum is not the one that it was written with; {advice}")
 
 
@@ -217,7 +217,7 @@ def _read(
         if not rows:
             continue
         order += [group[row] for row in rows]
-        _verify(folder / shard)
+        verify(folder / shard)
         with safetensors.safe_open(folder / shard, framework="pt") as file:
             texts.append((file.metadata() or {}).get("loop"))
             for name in file.keys():  # noqa: SIM118 (not a dict)

@@ -29,7 +29,7 @@ def score_table(
     Where the workers have test rows of their own, each of them is a site. Each label has its precision, recall, F1 and
     AUROC against the rest, if one of the metrics is about labels.
     """
-    named = {metric.name: metric for metric in (*_core(problem), *make_metrics(metrics, problem.task))}
+    named = {metric.name: metric for metric in (*core_metrics(problem), *make_metrics(metrics, problem.task))}
     wanted, statistics = list(named.values()), problem.statistics(x[None], None, buffers)
     outputs, targets = problem.outputs(x, torch.arange(problem.data.tests), statistics), problem.test_targets
     found = []
@@ -45,7 +45,8 @@ def score_table(
 _NEED_LABELS = ("auroc", "average_precision", "f1", "balanced_accuracy")
 
 
-def _core(problem: ModuleProblem) -> Iterator[Metric]:
+def core_metrics(problem: ModuleProblem) -> Iterator[Metric]:
+    """What every task has: its loss, and the accuracy where answers can be right."""
     loss = problem.task.loss
     yield Metric("loss", lambda outputs, targets: loss(outputs, targets).mean().item())
     if problem.task.right is not None:

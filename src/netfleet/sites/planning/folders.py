@@ -16,6 +16,15 @@ from netfleet.sites.planning.nodes_file import check_name, check_patience, parse
 SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.toml"
 #: In a site's folder: its history and checkpoints, its model, and the file that asks it to leave.
 RUN_FOLDER, MODEL_FILE, LEAVE_FILE = "run", "model.safetensors", "leave"
+#: Further models: the best one by validation rows, and those of a training without neighbours, with its folder.
+BEST_FILE, ALONE_FILE, ALONE_BEST_FILE = (
+    "model-best.safetensors",
+    "model-alone.safetensors",
+    "model-alone-best.safetensors",
+)
+ALONE_FOLDER = "alone"
+#: Models that others gave to the site, NAME.safetensors.
+GIVEN_FOLDER = "models"
 #: What joined after the plan was made, one file each: a site's neighbours, and sites in the operator's folder.
 NEIGHBOURS_FOLDER, ADMITTED_FOLDER = "neighbours.d", "admitted"
 #: Certificates: those of a site's neighbours, and of all sites in the operator's folder; and those that are revoked.

@@ -119,6 +119,14 @@ class ShowRules:
     sketches_to_operator: bool = True  # random sums of y − g
     model_to_joining: bool = True  # the model, to a neighbour that joins or rejoins
     metrics: bool = True  # numbers for Prometheus, over HTTP
+    scores_in_model: bool = True  # the last scores, in the model's file
+    model_to_others: bool = True  # the joint model, to be evaluated at other sites
+    alone_model_to_others: bool = True  # the model that this site trained alone
+    evaluation_to_operator: bool | None = None  # scores of netfleet evaluate; None: unless the plan is private
+    least_test_rows: int = 0  # below which these are not given
+
+    def __post_init__(self) -> None:
+        _not_negative(self.least_test_rows, "least_test_rows")
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,11 @@ scores_to_operator = true
 sketches_to_operator = true      # random sums of y − g, with which the operator checks that all sites' sum is 0
 model_to_joining = true          # a neighbour that joins or rejoins takes this site's model
 metrics = true                   # netfleet node --metrics
+scores_in_model = true           # the last scores, in model.safetensors
+model_to_others = true           # netfleet evaluate: this site's joint model at other sites
+alone_model_to_others = false    # and the model that it trained alone, on its own rows only
+evaluation_to_operator = {evaluation:<8}# scores of all models on this site's test rows, for the table of all sites
+least_test_rows = 10             # with fewer test rows these scores are not given
 """
 
 
@@ -55,6 +60,7 @@ def starting_policy(plan: PlanFacts) -> str:
         methods=_list([plan.method]),
         compression="false" if plan.compression is None else "true",
         batch=plan.batch or 0,
+        evaluation="true" if budget is None else "false",
         least=len(plan.neighbours),
         names=_list(plan.neighbours),
         example=next(iter(plan.neighbours), "hospital-b"),

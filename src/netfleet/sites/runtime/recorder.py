@@ -9,6 +9,7 @@ from netfleet.engines.job import Snapshot
 from netfleet.runs.recorder import RunRecorder
 from netfleet.sites.planning.folders import LEAVE_FILE
 from netfleet.sites.runtime.exchange import SiteSession
+from netfleet.sites.runtime.models import ModelWriter
 from netfleet.sites.runtime.status_builder import StatusBuilder
 
 
@@ -25,15 +26,18 @@ class SiteRecorder(RunRecorder):
     #: Whether the last state stays in memory, for a neighbour that asks for the model.
     gives_model = True
 
-    def __init__(self, session: SiteSession, status: StatusBuilder, last: int, *settings: Any) -> None:
+    def __init__(
+        self, session: SiteSession, status: StatusBuilder, models: ModelWriter, last: int, *settings: Any
+    ) -> None:
         """`last` is the last round that the site's privacy budget allows."""
         super().__init__(*settings)
-        self._session, self._status, self._last = session, status, last
+        self._session, self._status, self._models, self._last = session, status, models, last
         self._apart: list[int] = []
 
     def record(self, snapshot: Snapshot, host: Host) -> None:
         self._session.receipts.sync()  # a site that has used a message can always give the receipt for it
         super().record(snapshot, host)
+        self._models.keep_best(host.problem, snapshot, self.history.records)
         last = self.history.records[-1] if self.history.records else {}
         self._status.note_round(snapshot, last, self.gives_model)
         members = self._session.members

@@ -27,7 +27,6 @@ from netfleet.privacy.spending import Spending
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
 from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
-from netfleet.runs.checkpoint import write_tensors
 from netfleet.runs.config import Experiment
 from netfleet.runs.contract_check import data_facts
 from netfleet.runs.divergence import divergence
@@ -60,6 +59,7 @@ from netfleet.sites.runtime.facts import Facts, check_same_facts, compare_facts,
 from netfleet.sites.runtime.join_leave import join, leave, model_message, stay
 from netfleet.sites.runtime.link_keys import LinkKeys
 from netfleet.sites.runtime.membership import Membership
+from netfleet.sites.runtime.models import ModelWriter, is_private
 from netfleet.sites.runtime.neighbourhood import SiteHost, why_fixed
 from netfleet.sites.runtime.receipts import PrivacyState, SiteReceipts
 from netfleet.sites.runtime.recorder import AskedToLeave, OwnLoopRecorder, SiteRecorder
@@ -118,7 +118,8 @@ class SiteRunner:
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
         counted = log.refusals.total, lambda: 0 if peers is None else peers.revocations
-        private = experiment.privacy is not None and experiment.privacy.clip is not None
+        private = is_private(experiment)
+        self._models = ModelWriter(folder, site, experiment, scores=in_force.policy.show.scores_in_model)
         self.status = StatusBuilder(self._members, self.algorithm, identity.expires, *counted, in_force, private)
 
     def run(self, display: Display, rejoin: bool = False) -> History:
@@ -186,7 +187,7 @@ class SiteRunner:
     def _private(self, problem: Problem, resumes: bool) -> Problem:
         """The problem as `[privacy]` wants it; a training that does not resume draws anew."""
         privacy = self.experiment.privacy
-        if privacy is None or privacy.clip is None:
+        if privacy is None or not is_private(self.experiment):
             return problem
         queries = queries_after(self.algorithm, self.experiment.rounds, problem.seed)
         self._account = SiteAccount(self.folder, queries, resumes, self._rows)
@@ -309,12 +310,12 @@ class SiteRunner:
         try:
             with one_intra_op_thread() if own is None else nullcontext():  # a loop has threads of its own
                 final = train(host, job)
-            self._write_model(host.problem, final, own)
+            self._write_model(host.problem, final, history, own)
             self._members.finish()
             self.log.event("finished", round=final.t, model=self.folder / MODEL_FILE)
         except AskedToLeave as asked:
             final = asked.snapshot
-            self._write_model(host.problem, final, own)
+            self._write_model(host.problem, final, history, own)
             self._members.leave(final.t)
             self.receipts.note_change("left", self.site.name, final.t)
             self.log.event("leaving", round=final.t, model=self.folder / MODEL_FILE)
@@ -343,15 +344,11 @@ class SiteRunner:
         last = last_round(problem, self._budget, settings.rounds, history.resumed)
         if last < settings.rounds:
             self.log.event("budget", level="warning", round=last, why="the privacy budget allows no further round")
-        parts = session, self.status, last, history, algorithm, settings, display
+        parts = session, self.status, self._models, last, history, algorithm, settings, display
         return SiteRecorder(*parts) if own is None else own.around(OwnLoopRecorder(own.measured, *parts))
 
-    def _write_model(self, problem: Problem, final: Snapshot, own: OwnLoop | None) -> None:
-        """Write the named parameters and buffers of the site's model; of a problem without a module, its vector x."""
-        x, buffers = final.state.x[0], None if final.buffers is None else final.buffers[0]
-        if own is not None:
-            tensors = dict(own.model(final))
+    def _write_model(self, problem: Problem, final: Snapshot, history: History, own: OwnLoop | None) -> None:
+        if own is None:
+            self._models.write_last(problem, final, history.records)
         else:
-            tensors = dict(problem.module(x, buffers).state_dict()) if isinstance(problem, ModuleProblem) else {"x": x}
-        about = {"run": self.site.run, "site": self.site.name, "round": str(final.t)}
-        write_tensors(self.folder / MODEL_FILE, tensors, about)
+            self._models.write_tensors(own.model(final), final)
