@@ -287,7 +287,8 @@ def test_draws_keep_the_number_of_each_class_and_pair_the_models() -> None:
     draws = draw_rows(strata, seed=0, count=20)
     assert (torch.from_numpy(strata)[draws].sum(1) == 3).all()
     assert torch.equal(draws, draw_rows(strata, seed=0, count=20))
-    outputs, targets = torch.randn(10, dtype=torch.float64), torch.from_numpy(strata).double()
+    outputs = torch.randn(10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    targets = torch.from_numpy(strata).double()
     again = resampled(METRICS["auroc"], outputs, targets, draws)
     value = METRICS["auroc"](outputs, targets)
     assert value is not None
