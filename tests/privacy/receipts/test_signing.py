@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
@@ -82,6 +83,15 @@ def test_malformed_certificates_and_signatures_are_refused_and_nothing_worse(dat
             Certificates(TRUSTED).key("b", wrong)
         with pytest.raises(RecordError):
             Certificates(TRUSTED).verify("b", GOOD.certificate, wrong, b"data")
+
+
+def test_every_bit_of_a_certificate_counts() -> None:
+    """One byte says how many bits of the signature's last byte do not count; the signature does not cover it."""
+    place = len(GOOD.certificate) - len(x509.load_der_x509_certificate(GOOD.certificate).signature) - 1
+    changed = bytearray(GOOD.certificate)
+    changed[place] = 1
+    with pytest.raises(RecordError, match="whole byte|cannot be read"):
+        Certificates(TRUSTED).key("b", bytes(changed))
 
 
 @pytest.mark.parametrize("text", ["?", "ä", "abc", "AAAA\n"])

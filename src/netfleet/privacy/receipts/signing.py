@@ -126,4 +126,6 @@ def _parse(data: bytes) -> x509.Certificate:
         certificate.public_key(), certificate.subject
     except MALFORMED:
         raise RecordError("a certificate that cannot be read") from None
+    if not data.endswith(b"\0" + certificate.signature):  # bits that nobody has signed
+        raise RecordError("a certificate whose signature does not end with a whole byte")
     return certificate
