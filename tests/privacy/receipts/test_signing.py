@@ -90,7 +90,7 @@ def test_every_bit_of_a_certificate_counts() -> None:
     place = len(GOOD.certificate) - len(x509.load_der_x509_certificate(GOOD.certificate).signature) - 1
     changed = bytearray(GOOD.certificate)
     changed[place] = 1
-    with pytest.raises(RecordError, match="whole byte|cannot be read"):
+    with pytest.raises(RecordError, match=r"whole byte|cannot be read"):
         Certificates(TRUSTED).key("b", bytes(changed))
 
 
