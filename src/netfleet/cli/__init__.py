@@ -18,6 +18,7 @@ from netfleet.cli import (
     plan,
     policy,
     receipts,
+    relay,
     reproduce,
     revoke,
     run,
@@ -39,7 +40,7 @@ from netfleet.exit_codes import announce
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms, audit),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
-    "sites that train without a server": (statistics, plan, up, node, status, admit, leave, revoke, receipts),
+    "sites that train without a server": (statistics, plan, up, node, relay, status, admit, leave, revoke, receipts),
     "what a site decides for itself": (policy, approve, pin),
 }
 

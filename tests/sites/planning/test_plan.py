@@ -307,7 +307,7 @@ GOOD = '[[nodes]]\nname = "a"\naddress = "10.0.0.1:7400"\n'
         ("patience = inf\n" + GOOD, "patience must be a number of seconds, 0"),
         ('patience = "long"\n' + GOOD, "patience in the file must be a number"),
         (GOOD + 'adress = "x:1"\n', r"unknown key 'adress' in \[\[nodes\]\] number 1"),
-        ('[[nodes]]\nname = "a"', r"\[\[nodes\]\] number 1 needs 'address'"),
+        ('[[nodes]]\nname = "a"', "a needs either an address.*or reachable = false"),
         ('[[nodes]]\naddress = "h:1"', r"\[\[nodes\]\] number 1 needs 'name'"),
         (GOOD + '[[nodes]]\nname = 3\naddress = "h:1"', r"name in \[\[nodes\]\] number 2 must be a text"),
         (GOOD + '[[nodes]]\nname = "A"\naddress = "h:1"', "two sites have the name 'A'"),

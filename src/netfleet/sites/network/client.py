@@ -5,7 +5,6 @@ nobody answers. It stores nothing that it did not ask for and check.
 """
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
@@ -13,6 +12,7 @@ from typing import NamedTuple
 
 from netfleet.errors import CertificateError, FrameError, TransportError
 from netfleet.sites.network import wire
+from netfleet.sites.network.pauses import growing
 from netfleet.sites.network.receipt_format import unpack_note
 from netfleet.sites.network.receipts import WHAT, Receipts
 from netfleet.sites.network.transport import Busy, Contact, Refused, Transport
@@ -179,8 +179,4 @@ def _is_finite(wanted: Wanted) -> bool:
 
 
 def _pauses() -> Iterator[float]:
-    """Growing pauses with jitter, so that sites do not retry in step."""
-    pause, most = PAUSES
-    while True:
-        yield pause * random.uniform(0.5, 1.5)
-        pause = min(2 * pause, most)
+    return growing(*PAUSES)

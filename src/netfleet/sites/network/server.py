@@ -23,6 +23,7 @@ from netfleet.sites.policy.peers import Peers
 
 #: Seconds for which a request waits for a message that is not there yet.
 HOLD = 20.0
+_NO_NEIGHBOUR = "its certificate is good, but it is not a neighbour"
 _REQUESTS = tuple(kind.name for kind in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS, Kind.KEY, Kind.RECEIPTS))
 
 
@@ -105,7 +106,7 @@ class SiteServer:
         """A request that may be answered, and its sender."""
         contact = self._members.find_neighbour(name)
         if contact is None:
-            raise FrameError("its certificate is good, but it is not a neighbour")
+            raise FrameError(_NO_NEIGHBOUR)
         frame, j = wire.decode(request), contact.neighbour.number
         wire.check_origin(frame, self._run, j)
         if frame.kind.name not in _REQUESTS:
@@ -183,6 +184,15 @@ class SiteServer:
                 return await in_thread(self._status, caller.name)
             self._refused(str(caller), "asked for the status, but is neither operator nor neighbour")
         raise FrameError("neither operator nor neighbour")
+
+    def check_neighbour(self, caller: Caller) -> None:
+        try:
+            if self._members.find_neighbour(caller.name) is None:
+                raise FrameError(_NO_NEIGHBOUR)
+            self._check_certificate(caller)
+        except (FrameError, CertificateError) as error:
+            self._refused(str(caller), str(error))
+            raise
 
     @contextmanager
     def _serving(self, caller: Caller) -> Iterator[Served]:

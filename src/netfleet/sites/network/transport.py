@@ -62,6 +62,9 @@ class Handler(Protocol):
     async def status(self, caller: Caller) -> bytes:
         """The site's status as JSON, as far as the caller may see it."""
 
+    def check_neighbour(self, caller: Caller) -> None:
+        """Raise unless the caller is a neighbour, with a certificate that counts."""
+
 
 class Transport(Protocol):
     """One site's connections; what fails is a TransportError whose subject is the other site."""

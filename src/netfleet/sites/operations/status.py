@@ -18,6 +18,7 @@ from netfleet.sites.planning.certificates import OPERATOR, Identity, load_identi
 from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_sites, read_site
 from netfleet.sites.policy.peers import KnownPeers, Peers
 from netfleet.sites.policy.settings import ShowRules
+from netfleet.sites.relay.client import RelayClient
 
 #: Sums in a sketch, and seconds for an answer.
 SUMS, TIMEOUT = 64, 5.0
@@ -144,20 +145,31 @@ def ask_folder(folder: Path) -> list[StatusAnswer]:
     if (folder / SITE_FILE).is_file():
         site = read_site(folder)
         identity = load_identity(folder, site.name)
-        return ask_all([site, *site.neighbours], identity, peers=KnownPeers(folder, identity.ca))
+        own = replace(site, address=site.address or site.listen)
+        return ask_all([own, *site.neighbours], identity, peers=KnownPeers(folder, identity.ca), relay=site.relay)
     operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
     identity = load_identity(operator, OPERATOR)
-    return ask_all(all_sites(operator), identity, peers=KnownPeers(operator, identity.ca))
+    sites = all_sites(operator)
+    return ask_all(sites, identity, peers=KnownPeers(operator, identity.ca), relay=sites[0].relay)
 
 
 def ask_all(
-    sites: Sequence[Site | Neighbour], identity: Identity, timeout: float = TIMEOUT, peers: Peers | None = None
+    sites: Sequence[Site | Neighbour],
+    identity: Identity,
+    timeout: float = TIMEOUT,
+    peers: Peers | None = None,
+    relay: str = "",
 ) -> list[StatusAnswer]:
-    """Ask all of them at once; without `peers` whoever has a certificate of the authority may answer."""
+    """Ask all of them at once, those without an address through the relay; without `peers` whoever has a certificate of
+    the authority may answer.
+    """
 
     async def ask() -> list[StatusAnswer]:
-        transport = GrpcTransport(identity, peers=peers)
-        return await asyncio.gather(*(_ask(site, transport, timeout) for site in sites))
+        transport = GrpcTransport(identity, peers=peers, relay=RelayClient(relay, identity) if relay else None)
+        try:
+            return await asyncio.gather(*(_ask(site, transport, timeout) for site in sites))
+        finally:
+            await transport.close()
 
     return asyncio.run(ask())
 

@@ -24,7 +24,7 @@ PINS_FOLDER, CERTIFICATES_FOLDER, REVOKED_FILE = "pins", "certificates", "revoke
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A site that this one talks to, and the weight of that link in W."""
+    """A site that this one talks to, and the weight of that link in W. One without an address only dials out."""
 
     name: str
     number: int
@@ -34,12 +34,13 @@ class Neighbour:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        parse_address(self.address, f"address of {self.name}")
+        if self.address:
+            parse_address(self.address, f"address of {self.name}")
 
 
 @dataclass(frozen=True)
 class Site:
-    """One worker of the plan: its row of W by name, and where it listens.
+    """One worker of the plan: its row of W by name, and where it listens. One without an address only dials out.
 
     `run` is the hash of the run in hexadecimal; `digests` are the hashes of all rows, from which it can be checked.
     """
@@ -54,12 +55,14 @@ class Site:
     digests: tuple[str, ...]
     neighbours: tuple[Neighbour, ...]
     device: str = ""  # where it computes; empty: where the experiment says
+    relay: str = ""  # where it meets neighbours that nobody can dial; empty: nowhere
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_patience(self.patience)
-        for key in ("address", "listen"):
-            parse_address(getattr(self, key), f"{key} of {self.name}")
+        for key in ("address", "listen", "relay"):
+            if getattr(self, key):
+                parse_address(getattr(self, key), f"{key} of {self.name}")
 
     @property
     def workers(self) -> int:
@@ -146,7 +149,8 @@ def load_plan(folder: Path) -> Plan:
     """Read the operator's folder; raise if it has changed since `netfleet plan`."""
     path = _expect(folder / PLAN_FILE, "the operator's folder")
     table = read_toml(path)
-    told = {"digests": [], "run": str(table.get("run", "")), "patience": table.pop("patience", 0)}
+    shared = {"patience": table.pop("patience", 0), "relay": table.pop("relay", "")}
+    told = {"digests": [], "run": str(table.get("run", "")), **shared}
     sites = [_site({**told, **each}, path) for each in tables(table, "sites", path)]
     plan = make(Plan, {**table, "sites": sites}, str(path))
     found = with_hashes(plan.sites, plan.experiment)

@@ -5,6 +5,7 @@
     DIR/operator/  plan.toml, experiment.toml, ca.pem, node.pem, node.key: to ask the sites for their status;
                    certificates/NAME.pem: that of each site
     DIR/ca/        ca.pem, ca.key: to issue further certificates (not if the authority was given)
+    DIR/relay/     relay.toml, ca.pem: for the relay, if nodes.toml names one
 
 Everything is made in memory first, so bad input leaves no files; then in a hidden folder that is renamed to DIR.
 """
@@ -48,7 +49,8 @@ from netfleet.sites.planning.folders import (
     Site,
     with_hashes,
 )
-from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, check_hosts
+from netfleet.sites.planning.nodes_file import Address, NodeEntry, NodesFile, check_hosts, parse_address
+from netfleet.sites.relay.settings import RELAY_FILE, RELAY_FOLDER, RelaySettings, load_relay
 from netfleet.sites.runtime.neighbourhood import why_fixed
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.topology import Topology
@@ -59,6 +61,9 @@ _SITE_HEAD = """\
 # Addresses, listen, patience and device may be changed; names, numbers and weights are part of the run's hash.
 # Start it with: {start}
 """
+_RELAY_HEAD = (
+    "# A relay, made by netfleet plan. Start it with: netfleet relay DIR. It reads names again when they change.\n"
+)
 _PLAN_HEAD = "# All sites of the network, for the operator; made by netfleet {version} (netfleet plan).\n"
 
 
@@ -154,6 +159,7 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
     if experiment.privacy is not None and experiment.privacy.link_noise is not None:
         check_link_noise(algorithm, topology)
     _check_labels(topology, [node.name for node in nodes.nodes])
+    _check_reachable(topology, nodes)
     return topology
 
 
@@ -181,11 +187,29 @@ def _check_labels(topology: Topology, names: list[str]) -> None:
         )
 
 
+def _check_reachable(topology: Topology, nodes: NodesFile) -> None:
+    """Raise if two neighbours could never connect."""
+    for i, node in enumerate(nodes.nodes):
+        for other in (nodes.nodes[j] for j in topology.neighbours(i)):
+            check_link(node.name, node.address, other.name, other.address, nodes.relay)
+
+
+def check_link(name: str, address: str, other: str, other_address: str, relay: str) -> None:
+    """Raise unless one end of a link can dial the other, or both can dial a relay."""
+    if not (address or other_address or relay):
+        raise ConfigError(
+            f"{name} and {other} are neighbours, and neither has an address that the other could dial; open a TCP port "
+            f'at one of them and write it as its address in [[nodes]], or add relay = "host:port" to nodes.toml, '
+            f"a machine that both can dial"
+        )
+
+
 def _site(i: int, nodes: NodesFile, topology: Topology) -> Site:
     node, row, patience = nodes.nodes[i], topology.row(i), float(nodes.patience)
     there = [(j, nodes.nodes[j]) for j in topology.neighbours(i)]
-    links = tuple(Neighbour(other.name, j, str(other.dialled), row[j]) for j, other in there)
-    return Site(node.name, i, str(node.dialled), str(node.listened), row.get(i, 0.0), patience, "", (), links)
+    links = tuple(Neighbour(other.name, j, other.dialled, row[j]) for j, other in there)
+    made = Site(node.name, i, node.dialled, node.listened, row.get(i, 0.0), patience, "", (), links)
+    return replace(made, relay=str(parse_address(nodes.relay, "relay")) if nodes.relay else "")
 
 
 def write_plan(
@@ -216,7 +240,17 @@ def _files(plan: Plan, experiment: Experiment, nodes: NodesFile, authority: Auth
     contents[OPERATOR] |= {f"{CERTIFICATES_FOLDER}/{name}.pem": pem for name, pem in issued.items()}
     for site in plan.sites:
         contents[site.name] |= _pins(site, issued)
+    if nodes.relay:
+        contents[RELAY_FOLDER] = _relay_files(plan.sites, operator["ca.pem"])
     return {f"{folder}/{name}": content for folder, files in contents.items() for name, content in files.items()}
+
+
+def _relay_files(sites: Sequence[Site], ca: bytes) -> Files:
+    """What a relay needs: all sites and the operator may use it."""
+    address = parse_address(sites[0].relay, "relay")
+    names = (*(site.name for site in sites), OPERATOR)
+    settings = RelaySettings(str(address), str(Address("::", address.port)), names)
+    return {RELAY_FILE: _toml(asdict(settings), _RELAY_HEAD), "ca.pem": ca}
 
 
 def _pins(site: Site, issued: Mapping[str, bytes]) -> Files:
@@ -227,9 +261,10 @@ def _pins(site: Site, issued: Mapping[str, bytes]) -> Files:
 
 def _plan_toml(plan: Plan) -> bytes:
     """What all sites share is written once."""
-    shared = ("digests", "run", "patience")
+    shared = ("digests", "run", "patience", "relay")
     sites = [{k: v for k, v in _site_table(site).items() if k not in shared} for site in plan.sites]
-    table = {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience}
+    first = plan.sites[0]
+    table = {**asdict(plan), "sites": sites, "patience": first.patience, "relay": first.relay}
     return _toml(table, _PLAN_HEAD.format(version=netfleet.__version__))
 
 
@@ -262,7 +297,7 @@ def needs(experiment: Experiment) -> str:
 
 def _site_files(site: Site, node: NodeEntry, experiment: bytes, authority: Authority, days: int, start: str) -> Files:
     head = _SITE_HEAD.format(name=site.name, version=netfleet.__version__, start=start)
-    own = _credentials(authority, site.name, node.dialled.host, days, node.request)
+    own = _credentials(authority, site.name, node.host, days, node.request)
     return {SITE_FILE: _toml(_site_table(site), head), EXPERIMENT_FILE: experiment, **own}
 
 
@@ -308,7 +343,10 @@ def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Author
     plan, experiment = folders.load_plan(folder / OPERATOR), folder / OPERATOR / EXPERIMENT_FILE
     others = [*plan.sites, *folders.admitted(folder / OPERATOR)]
     _check_free(node, others, folder)
-    site = _new_site(node, _chosen(names, others), others, plan)
+    chosen = _chosen(names, others)
+    for other in chosen:
+        check_link(node.name, node.address, other.name, other.address, other.relay)
+    site = _new_site(node, chosen, others, plan)
     if not experiment.is_file():
         raise ConfigError(f"{experiment} is missing; copy it from any site's folder of this plan")
     if read_toml(experiment)["problem"]["kind"] == OWN_LOOP:
@@ -331,14 +369,18 @@ def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Author
         if (folder / name).is_dir():  # the neighbour's folder exists here: a trial on one machine
             _write_file(folder / name / folders.NEIGHBOURS_FOLDER / f"{site.name}.toml", about)
     _write_file(folder / OPERATOR / folders.ADMITTED_FOLDER / f"{site.name}.toml", _toml(_site_table(site)))
+    if site.relay and (folder / RELAY_FOLDER).is_dir():
+        known_there = load_relay(folder / RELAY_FOLDER)
+        table = asdict(replace(known_there, names=(*known_there.names, site.name)))
+        _write_file(folder / RELAY_FOLDER / RELAY_FILE, _toml(table, _RELAY_HEAD))
     return site
 
 
 def _check_free(node: NodeEntry, others: Sequence[Site], folder: Path) -> None:
     for site in others:
-        if node.name.lower() == site.name.lower() or str(node.dialled) == site.address:
+        if node.name.lower() == site.name.lower() or (node.address and node.dialled == site.address):
             raise ConfigError(f"{node.name} at {node.address}: {site.name} at {site.address} already exists")
-    check_hosts([*(NodeEntry(site.name, site.address) for site in others), node])
+    check_hosts([*(NodeEntry(site.name, site.address, reachable=bool(site.address)) for site in others), node])
     if (folder / node.name).exists():
         raise ConfigError(f"{folder / node.name} already exists; remove it, or choose another name")
 
@@ -366,5 +408,7 @@ def _new_site(node: NodeEntry, chosen: Sequence[Site], others: Sequence[Site], p
         raise ConfigError(f"{poorest} has no self-weight left for another neighbour; choose other neighbours")
     first, own = plan.sites[0], 1 - weight * len(chosen)
     links = tuple(Neighbour(s.name, s.number, s.address, weight) for s in chosen)
-    where = (str(node.dialled), str(node.listened))
-    return Site(node.name, len(others), *where, own, first.patience, plan.run, first.digests, links)
+    made = Site(
+        node.name, len(others), node.dialled, node.listened, own, first.patience, plan.run, first.digests, links
+    )
+    return replace(made, relay=first.relay)

@@ -36,6 +36,7 @@ from netfleet.runs.run import open_run
 from netfleet.sites import LINGER
 from netfleet.sites.network.client import Client
 from netfleet.sites.network.grpc_transport import GrpcTransport
+from netfleet.sites.network.inbound import Inbound
 from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.server import SiteServer
@@ -45,6 +46,7 @@ from netfleet.sites.planning.certificates import Identity, pem_of
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.policy.peers import Peers, SitePeers
 from netfleet.sites.policy.rules import NO_TERMS, Terms, enforce
+from netfleet.sites.relay.client import RelayClient
 from netfleet.sites.runtime.budget import last_round, site_budget
 from netfleet.sites.runtime.data_check import (
     check_same_rows,
@@ -97,7 +99,8 @@ class SiteRunner:
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
         if transport is None:
             peers = peers or SitePeers(folder, identity.ca, identity.certificate, log, in_force)
-            transport = GrpcTransport(identity, site.listen, peers)
+            relay = RelayClient(site.relay, identity, registers=not site.address) if site.relay else None
+            transport = GrpcTransport(identity, site.listen, peers, Inbound(site.address, log), relay)
         self._linger, self._transport, self._peers = linger, transport, peers
         (self._run_config,) = experiment.runs()
         self._account: SiteAccount | None = None  # where gradients are private
