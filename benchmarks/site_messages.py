@@ -1,8 +1,10 @@
 """One message between two processes, in two ways over the same certificates: ours, and bare gRPC.
 
-`python -m benchmarks.site_messages FOLDER D` is the sender: a site's folder, and how many float32 numbers.
+`python -m benchmarks.site_messages FOLDER D` is the sender: a site's folder, and how many float32 numbers. One that
+only dials out dials its neighbours.
 """
 
+import contextlib
 import itertools
 import subprocess
 import sys
@@ -26,8 +28,9 @@ from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wire import Expected, Frame, Kind
-from netfleet.sites.planning.certificates import load_identity
-from netfleet.sites.planning.folders import Site, load_site
+from netfleet.sites.planning.certificates import Identity, load_identity
+from netfleet.sites.planning.folders import Neighbour, Site, load_site
+from netfleet.sites.relay.client import RelayClient
 
 CHUNK = 1 << 20
 
@@ -77,15 +80,37 @@ def _complain(who: str, why: str) -> None:
     raise TransportError(f"{who}: {why}")
 
 
+def _refused(who: str, why: str) -> None:
+    print(f"{who}: {why}", file=sys.stderr)
+
+
+def transport_of(site: Site, identity: Identity) -> GrpcTransport:
+    relay = RelayClient(site.relay, identity, registers=not site.address) if site.relay else None
+    return GrpcTransport(identity, site.listen, relay=relay)
+
+
+def make_server(site: Site, outbox: Outbox) -> SiteServer:
+    return SiteServer(site, outbox, OpenMembers(site), _refused, NoReceipts(), no_model, lambda name: b"{}")
+
+
+async def dial(transport: GrpcTransport, to: Neighbour) -> None:
+    """Make the connection to a neighbour that will ask over it; what this asks itself is of no use."""
+    with contextlib.suppress(TransportError):
+        async for _ in transport.pull(to, b""):
+            pass
+
+
 def send(folder: Path, d: int) -> None:
     """Serve in both ways; a line of the standard input names the round whose message is posted."""
     site, _ = load_site(folder)
     identity, outbox, data = load_identity(folder, site.name), Outbox(), torch.randn(d).view(torch.uint8)
 
     async def start() -> tuple[Any, Any]:
-        server = SiteServer(site, outbox, OpenMembers(site), _complain, NoReceipts(), no_model, lambda name: b"{}")
-        ours = GrpcTransport(identity, site.listen).serve(server)
+        transport = transport_of(site, identity)
+        ours = transport.serve(make_server(site, outbox))
         await ours.__aenter__()  # until the process ends
+        for to in (each for each in site.neighbours if each.address and not site.address):
+            await dial(transport, to)
         bare = grpc.aio.server()
         bare.add_generic_rpc_handlers((BareService(data.numpy().data.cast("B")),))
         pair = [(identity.key, identity.certificate)]

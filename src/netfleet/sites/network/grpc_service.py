@@ -22,9 +22,17 @@ READ_TIMEOUT = 30.0
 class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
     """A `Handler` as gRPC calls it."""
 
-    def __init__(self, handler: Handler, reverse: ReverseCalls, dialled_by: Callable[[str], None]) -> None:
-        """`dialled_by` is told who has asked over a connection that it made itself, without a relay."""
-        self._handler, self._reverse, self._dialled_by = handler, reverse, dialled_by
+    def __init__(
+        self,
+        handler: Handler,
+        reverse: ReverseCalls,
+        dialled_by: Callable[[str], None],
+        relayed: Callable[[str], bool],
+    ) -> None:
+        """`dialled_by` is told who has asked over a connection that it made itself, without a relay; `relayed` says
+        whether a connection, by gRPC's name for its other end, comes from the relay.
+        """
+        self._handler, self._reverse, self._dialled_by, self._relayed = handler, reverse, dialled_by, relayed
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         if details.method == PULL:
@@ -34,7 +42,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         return grpc.stream_unary_rpc_method_handler(self._status) if details.method == STATUS else None
 
     async def _pull(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
-        caller = _caller(context)
+        caller = self._caller(context)
         try:
             async with aclosing(self._handler.pull(caller, lambda: _read(requests))) as answers:
                 async for data in answers:
@@ -45,7 +53,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._dialled_by(caller.name)
 
     async def _attach(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> None:
-        caller = _caller(context)
+        caller = self._caller(context)
         try:
             self._handler.check_neighbour(caller)
         except TransportError as error:
@@ -55,22 +63,21 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _status(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
         try:
-            return await self._handler.status(_caller(context))
+            return await self._handler.status(self._caller(context))
         except TransportError as error:
             await context.abort(_code(error), str(error))
             raise
 
+    def _caller(self, context: grpc.aio.ServicerContext) -> Caller:
+        """The sender, by the certificate that TLS has checked; gRPC forgets it when it aborts a call."""
+        found = context.auth_context()
+        names, shown = found.get("x509_common_name", []), found.get("x509_pem_cert", [b""])
+        address = RELAYED if self._relayed(context.peer()) else context.peer()
+        return Caller(names[0].decode("utf-8", "replace") if len(names) == 1 else "", address, shown[0])
+
 
 def _code(error: TransportError) -> grpc.StatusCode:
     return grpc.StatusCode.RESOURCE_EXHAUSTED if isinstance(error, Busy) else grpc.StatusCode.PERMISSION_DENIED
-
-
-def _caller(context: grpc.aio.ServicerContext) -> Caller:
-    """The sender, by the certificate that TLS has checked. It is read first: gRPC forgets it when it aborts a call."""
-    found = context.auth_context()
-    names, shown = found.get("x509_common_name", []), found.get("x509_pem_cert", [b""])
-    address = RELAYED if context.peer().startswith("unix") else context.peer()
-    return Caller(names[0].decode("utf-8", "replace") if len(names) == 1 else "", address, shown[0])
 
 
 async def _read(requests: AsyncIterator[bytes]) -> bytes:

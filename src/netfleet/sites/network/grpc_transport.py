@@ -23,7 +23,7 @@ from netfleet.sites.operations.tls_refusals import NOT_PINNED, OTHER_AUTHORITY, 
 from netfleet.sites.planning.certificates import Identity, first_certificate
 from netfleet.sites.planning.folders import Neighbour, Site
 from netfleet.sites.policy.peers import AnyPeers, Peers
-from netfleet.sites.relay.client import RelayClient
+from netfleet.sites.relay.client import LOOPBACK, RelayClient
 
 #: Seconds for a TLS handshake; a connection that takes longer is closed. As many for a connection without an answer.
 HANDSHAKE_TIMEOUT = 10.0
@@ -226,15 +226,15 @@ class GrpcTransport:
     async def serve(self, handler: Handler) -> AsyncIterator[None]:
         handshake = ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE_TIMEOUT))
         server = grpc.aio.server(options=[*_SERVER, handshake])
-        server.add_generic_rpc_handlers((Service(handler, self._reverse, self._inbound.dialled),))
+        relay = self._relay if self._relay is not None and self._relay.registers else None
+        relayed = (lambda peer: False) if relay is None else relay.has_accepted
+        server.add_generic_rpc_handlers((Service(handler, self._reverse, self._inbound.dialled, relayed),))
         if self._listen:
             self._bind(server, self._listen)
-        relay = self._relay if self._relay is not None and self._relay.registers else None
-        if relay is not None:
-            self._bind(server, relay.own)
+        port = 0 if relay is None else self._bind(server, f"{LOOPBACK}:0")
         await server.start()
         if relay is not None:
-            relay.register()
+            relay.register(port)
         self._handler = handler
         try:
             yield
@@ -243,11 +243,12 @@ class GrpcTransport:
             self._reverse.end_all()
             await server.stop(grace=1)
 
-    def _bind(self, server: grpc.aio.Server, address: str) -> None:
+    def _bind(self, server: grpc.aio.Server, address: str) -> int:
+        """Let a server listen at an address; returns the port."""
         own = [(self._identity.key, self._identity.certificate)]
         credentials = grpc.ssl_server_credentials(own, self._identity.ca, require_client_auth=True)
         try:
-            server.add_secure_port(address, credentials)
+            return int(server.add_secure_port(address, credentials))
         except RuntimeError as error:
             raise ConfigError(
                 f"cannot listen on {address} ({error}); free the port, or change listen in site.toml"

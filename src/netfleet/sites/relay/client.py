@@ -1,5 +1,5 @@
-"""A site's connections to and from the relay. gRPC sees none of this: it dials, and is dialled, over sockets of the
-machine's own, in a folder that only the site's user can open.
+"""A site's connections to and from the relay. gRPC sees none of this: it dials a socket in a folder that only the user of
+the site can open, and is dialled over the loopback device (which is faster, because its buffers grow).
 """
 
 import asyncio
@@ -38,6 +38,7 @@ PAUSES = (0.1, 2.0)
 IDLE = 300.0
 #: Connections that a site accepts at a time.
 MOST = 64
+LOOPBACK = "127.0.0.1"
 
 
 class RelayClient:
@@ -51,7 +52,7 @@ class RelayClient:
         self._targets: dict[str, str] = {}
         self._failures: dict[str, str] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._accepting = 0
+        self._port, self._accepted = 0, set[str]()
 
     # ---- to others ----
 
@@ -90,14 +91,16 @@ class RelayClient:
 
     # ---- from others ----
 
-    @property
-    def own(self) -> str:
-        """Where the site's own server listens for what comes from the relay."""
-        return f"unix:{self._path('own')}"
-
-    def register(self) -> None:
-        """From now on let others dial this site; a connection that breaks is made again."""
+    def register(self, port: int) -> None:
+        """From now on let others dial this site, whose server has this port of the loopback device; a connection that
+        breaks is made again.
+        """
+        self._port = port
         self._start(self._keep_registered())
+
+    def has_accepted(self, peer: str) -> bool:
+        """Whether a connection, by gRPC's name for its other end, came from the relay."""
+        return peer in self._accepted
 
     async def _keep_registered(self) -> None:
         pauses = growing(*PAUSES)
@@ -123,23 +126,22 @@ class RelayClient:
             async with asyncio.timeout(SILENT):
                 what = await read_exactly(connection, 1)
                 ticket = await read_exactly(connection, TICKET_SIZE) if what == TICKET else b""
-            if ticket and self._accepting < MOST:
+            if ticket and len(self._accepted) < MOST:
                 self._start(self._accept(ticket.hex()))
             elif what not in (TICKET, ALIVE):
                 return
 
     async def _accept(self, ticket: str) -> None:
         """Connect a site that dials this one with the site's own server."""
-        self._accepting += 1
+        peer = ""
         try:
-            with socket.socket(socket.AF_UNIX) as own:
-                own.setblocking(False)
-                await asyncio.get_running_loop().sock_connect(own, str(self._path("own")))
+            with socket.create_connection((LOOPBACK, self._port)) as own:
+                self._accepted.add(peer := f"ipv4:{LOOPBACK}:{own.getsockname()[1]}")
                 await forward(own, await self._connected(ACCEPT, ticket), IDLE)
         except (TransportError, OSError):
             pass  # whoever dials is told by the relay, and tries again
         finally:
-            self._accepting -= 1
+            self._accepted.discard(peer)
 
     # ---- both ----
 
