@@ -27,7 +27,6 @@ ATTACH = "/netfleet.Peer/Attach"
 OPEN, MOST = 3, 8
 #: The address of callers whose connection comes from the relay.
 RELAYED = "relay"
-_NONE = grpc.aio.Metadata()
 END, REFUSED, BUSY, NOT_DIALLED = b"end", b"refused ", b"busy ", b"not dialled "
 
 
@@ -109,17 +108,26 @@ class Offer:
         caller, call = self.caller(), channel.stream_stream(ATTACH)()
         try:
             await call.initial_metadata()
-            if call.done():  # it was never open
-                raise grpc.aio.AioRpcError(await call.code(), _NONE, _NONE, await call.details())
-            connected()
-            while (data := await call.read()) is not grpc.aio.EOF and data.startswith(NOT_DIALLED):
-                self.not_dialled(data.removeprefix(NOT_DIALLED).decode("utf-8", "replace"))
-            if data is grpc.aio.EOF:
+            open_ = not call.done()
+            if open_:
+                connected()
+            try:
+                request = await self._request(call)
+            except grpc.aio.AioRpcError:
+                if not open_:
+                    raise
                 return False
-            await _while_open(call, self._answer(caller, data, call))
-            return True
+            if request is not None:
+                await _while_open(call, self._answer(caller, request, call))
+            return request is not None
         finally:
             call.cancel()
+
+    async def _request(self, call: grpc.aio.StreamStreamCall) -> bytes | None:
+        """What the neighbour asks; None if it ends the call instead."""
+        while (data := await call.read()) is not grpc.aio.EOF and data.startswith(NOT_DIALLED):
+            self.not_dialled(data.removeprefix(NOT_DIALLED).decode("utf-8", "replace"))
+        return None if data is grpc.aio.EOF else bytes(data)
 
     async def _answer(self, caller: Caller, request: bytes, call: grpc.aio.StreamStreamCall) -> None:
         async def read() -> bytes:
