@@ -2,10 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from netfleet.cli.shared import add_policy
+from netfleet.cli.shared import add_policy, say_wrote
 from netfleet.environment import need_packages
 from netfleet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +35,6 @@ def run(options: argparse.Namespace) -> int:
 def _site(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from netfleet.cli.shared import say_wrote
     from netfleet.sites.evaluation.evaluate import evaluate_site
     from netfleet.sites.evaluation.page import print_site, write_site_page
     from netfleet.sites.evaluation.results import EVALUATION_FILE, PAGE_FILE, write_evaluation
@@ -42,15 +45,12 @@ def _site(options: argparse.Namespace) -> int:
     print_site(found, console)
     write_evaluation(found, folder / EVALUATION_FILE)
     write_site_page(found, folder / PAGE_FILE)
-    for name in (EVALUATION_FILE, PAGE_FILE):
-        say_wrote(console, folder / name)
-    return 0
+    return _say(console, folder / EVALUATION_FILE, folder / PAGE_FILE)
 
 
 def _plan(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from netfleet.cli.shared import say_wrote
     from netfleet.sites.evaluation.matrix import evaluate_plan, write_matrix
     from netfleet.sites.evaluation.page import print_matrix, write_plan_page
     from netfleet.sites.evaluation.results import EVALUATION_FILE, PAGE_FILE
@@ -60,6 +60,10 @@ def _plan(options: argparse.Namespace) -> int:
     print_matrix(matrix, console)
     write_matrix(matrix, folder / EVALUATION_FILE)
     write_plan_page(matrix, folder / PAGE_FILE)
-    for name in (EVALUATION_FILE, PAGE_FILE):
-        say_wrote(console, folder / name)
+    return _say(console, folder / EVALUATION_FILE, folder / PAGE_FILE)
+
+
+def _say(console: "Console", *paths: Path) -> int:
+    for path in paths:
+        say_wrote(console, path)
     return 0
