@@ -84,3 +84,28 @@ def test_a_neighbour_that_is_gone_is_given_up_after_the_patience(
     answer, when = in_no_time(given_up())
     assert answer.kind == Kind.WAIT
     assert at + patience <= when <= at + patience + 2
+
+
+class Late(Vanishing):
+    """A neighbour that is not there until some moment, and takes a second to connect to."""
+
+    async def pull(self, to: Neighbour, request: bytes) -> AsyncGenerator[bytes, None]:
+        await asyncio.sleep(HOLD)
+        if asyncio.get_running_loop().time() < self.at:
+            await self.gone()
+        yield Frame(Kind.DONE, RUN, 1, 0).encode()
+
+
+@pytest.mark.parametrize("gone", [silent, refused])
+def test_a_neighbour_that_has_never_been_there_is_waited_for_however_long(gone: Callable[[], Awaitable[None]]) -> None:
+    here = Site("a", 0, "127.0.0.1:1", "127.0.0.1:1", 0.5, 5.0, RUN.hex(), (), ())
+    client = Client(here, Late(60.0, gone), lambda *_: None, NoReceipts())  # type: ignore[arg-type]
+
+    async def answer() -> tuple[Answer, float]:
+        wanted = Wanted(Expected(RUN, 1, 0, 0, "", 0))
+        found = await client.pull(Contact(Neighbour("b", 1, "127.0.0.1:2", 0.5)), wanted)
+        return found, asyncio.get_running_loop().time()
+
+    found, when = in_no_time(answer())
+    assert found.kind == Kind.DONE
+    assert 60 <= when < 70

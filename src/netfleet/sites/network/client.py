@@ -88,7 +88,8 @@ class Client:
             left = self._patience_left(failing)
             if known and left <= 0:
                 return Answer(Kind.WAIT, contact.t)
-            await asyncio.sleep(min(next(pauses), max(left, PAUSES[0])))
+            pause = next(pauses)
+            await asyncio.sleep(min(pause, left) if left > 0 else pause)
         return Answer(Kind.JOIN, contact.t)
 
     def _patience_left(self, failing: float | None) -> float:
@@ -100,6 +101,8 @@ class Client:
     def _limits(self, failing: float | None) -> tuple[float, float]:
         """Seconds for the first byte of an answer, and between two; not much longer than patience lasts."""
         left = self._patience_left(failing)
+        if left <= 0:  # a neighbour that has never been there is not given up
+            return FIRST, DEADLINE
         return FIRST if failing is None else min(FIRST, left + 0.5), min(DEADLINE, max(left, FIRST))
 
     def note_failure(self, contact: Contact, error: TransportError) -> None:
