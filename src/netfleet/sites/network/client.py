@@ -68,9 +68,13 @@ class Client:
         that rejoins for what that neighbour no longer has (JOIN).
         """
         pauses, failing = _pauses(), None
+
+        def known() -> bool:  # one that has never been there is not given up
+            return wanted.expected.t > 0 or contact.last_heard is not None
+
         while not wanted.given_up():
             try:
-                answer = await self._attempt(contact, kind, wanted, rounds, self._limits(failing))
+                answer = await self._attempt(contact, kind, wanted, rounds, self._limits(failing if known() else None))
                 pauses, failing = _pauses(), None
                 if answer.kind != Kind.WAIT:
                     contact.waiting = ""
@@ -84,12 +88,10 @@ class Client:
                     failing = None
                 elif failing is None:
                     failing = error.since if isinstance(error, Silence) else _now()
-            known = wanted.expected.t > 0 or contact.last_heard is not None
-            left = self._patience_left(failing)
-            if known and left <= 0:
+            left = self._patience_left(failing) if known() else math.inf
+            if left <= 0:
                 return Answer(Kind.WAIT, contact.t)
-            pause = next(pauses)
-            await asyncio.sleep(min(pause, left) if left > 0 else pause)
+            await asyncio.sleep(min(next(pauses), left))
         return Answer(Kind.JOIN, contact.t)
 
     def _patience_left(self, failing: float | None) -> float:
@@ -100,9 +102,7 @@ class Client:
 
     def _limits(self, failing: float | None) -> tuple[float, float]:
         """Seconds for the first byte of an answer, and between two; not much longer than patience lasts."""
-        left = self._patience_left(failing)
-        if left <= 0:  # a neighbour that has never been there is not given up
-            return FIRST, DEADLINE
+        left = max(self._patience_left(failing), 0.0)
         return FIRST if failing is None else min(FIRST, left + 0.5), min(DEADLINE, max(left, FIRST))
 
     def note_failure(self, contact: Contact, error: TransportError) -> None:
