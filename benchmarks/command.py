@@ -19,6 +19,7 @@ PARTS = {
     "growth": "time and memory for up to 5,000 workers and 10 million parameters",
     "cluster": "ranks on one machine: bytes on the wire, an exchange against bare messages, a step against DDP",
     "memory": "peak memory of a training loop of one's own beside AdamW and DDP",
+    "relay": "a message between sites over a connection of the other's, and through a relay, against a direct one",
     "sites": "real sites: a message against bare gRPC, a round and a killed site against other systems",
 }
 

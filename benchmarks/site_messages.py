@@ -1,8 +1,10 @@
 """One message between two processes, in two ways over the same certificates: ours, and bare gRPC.
 
-`python -m benchmarks.site_messages FOLDER D` is the sender: a site's folder, and how many float32 numbers.
+`python -m benchmarks.site_messages FOLDER D` is the sender: a site's folder, and how many float32 numbers. One that
+only dials out dials its neighbours.
 """
 
+import contextlib
 import itertools
 import subprocess
 import sys
@@ -25,9 +27,11 @@ from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact
+from netfleet.sites.network.wait_cause import Cause
 from netfleet.sites.network.wire import Expected, Frame, Kind
-from netfleet.sites.planning.certificates import load_identity
-from netfleet.sites.planning.folders import Site, load_site
+from netfleet.sites.planning.certificates import Identity, load_identity
+from netfleet.sites.planning.folders import Neighbour, Site, load_site
+from netfleet.sites.relay.client import RelayClient
 
 CHUNK = 1 << 20
 
@@ -65,6 +69,9 @@ class OpenMembers:
 
     def note_compared(self, j: int) -> None: ...
 
+    def cause(self) -> Cause:
+        return Cause(0, False, 0.0)
+
     def add_link(self, j: int) -> Frame:
         raise TransportError("the benchmark adds no link")
 
@@ -77,15 +84,37 @@ def _complain(who: str, why: str) -> None:
     raise TransportError(f"{who}: {why}")
 
 
+def _refused(who: str, why: str) -> None:
+    print(f"{who}: {why}", file=sys.stderr)
+
+
+def transport_of(site: Site, identity: Identity) -> GrpcTransport:
+    relay = RelayClient(site.relay, identity, registers=not site.address) if site.relay else None
+    return GrpcTransport(identity, site.listen, relay=relay)
+
+
+def make_server(site: Site, outbox: Outbox) -> SiteServer:
+    return SiteServer(site, outbox, OpenMembers(site), _refused, NoReceipts(), no_model, lambda name: b"{}")
+
+
+async def dial(transport: GrpcTransport, to: Neighbour) -> None:
+    """Make the connection to a neighbour that will ask over it; what this asks itself is of no use."""
+    with contextlib.suppress(TransportError):
+        async for _ in transport.pull(to, b""):
+            pass
+
+
 def send(folder: Path, d: int) -> None:
     """Serve in both ways; a line of the standard input names the round whose message is posted."""
     site, _ = load_site(folder)
     identity, outbox, data = load_identity(folder, site.name), Outbox(), torch.randn(d).view(torch.uint8)
 
     async def start() -> tuple[Any, Any]:
-        server = SiteServer(site, outbox, OpenMembers(site), _complain, NoReceipts(), no_model, lambda name: b"{}")
-        ours = GrpcTransport(identity, site.listen).serve(server)
+        transport = transport_of(site, identity)
+        ours = transport.serve(make_server(site, outbox))
         await ours.__aenter__()  # until the process ends
+        for to in (each for each in site.neighbours if each.address and not site.address):
+            await dial(transport, to)
         bare = grpc.aio.server()
         bare.add_generic_rpc_handlers((BareService(data.numpy().data.cast("B")),))
         pair = [(identity.key, identity.certificate)]
@@ -128,7 +157,7 @@ def _receive(sender: subprocess.Popen[str], port: int, folder: Path, d: int, rep
         """As a site does it: the other posts, this one pulls and checks."""
         t = next(rounds)
         print(t, file=sender.stdin)
-        expected = Expected(bytes.fromhex(site.run), contact.neighbour.number, t, 0, f"float32[{d}]", len(view))
+        expected = Expected(site.run_id, contact.neighbour.number, t, 0, f"float32[{d}]", len(view))
         answer = await client.pull(contact, Wanted(expected, view, lambda: all_finite(into.view(torch.float32))))
         if answer.kind != Kind.CHUNK:
             raise TransportError(f"no message, but {answer}")

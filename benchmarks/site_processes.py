@@ -55,10 +55,11 @@ def write_work(folder: Path, patience: float = 0.0) -> None:
     write_sites(folder / "plan", table, ports, patience)
 
 
-def write_sites(out: Path, table: dict[str, Any], ports: Sequence[int], patience: float = 0.0) -> None:
-    """Sites s0, s1, … of an experiment on this machine."""
-    addresses = [f"127.0.0.1:{port}" for port in ports]
-    nodes = NodesFile(tuple(NodeEntry(f"s{i}", each, listen=each) for i, each in enumerate(addresses)), patience)
+def write_sites(out: Path, table: dict[str, Any], ports: Sequence[int], patience: float = 0.0, relay: int = 0) -> None:
+    """Sites s0, s1, … of an experiment on this machine; one with port 0 only dials out. `relay` is a relay's port."""
+    addresses = [f"127.0.0.1:{port}" if port else "" for port in ports]
+    entries = [NodeEntry(f"s{i}", each, listen=each, reachable=bool(each)) for i, each in enumerate(addresses)]
+    nodes = NodesFile(tuple(entries), patience, relay=f"127.0.0.1:{relay}" if relay else "")
     given = {"name": "bench", "rounds": ROUNDS, "algorithms": [{"kind": "net-fleet", "K": K, "eta": ETA}]}
     made = experiment(given | table)
     write_plan(make_plan(made, nodes), out, made, nodes)

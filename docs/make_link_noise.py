@@ -94,13 +94,13 @@ jump by up to about σ √T per entry, in opposite directions, and mixing levels
 
 ## At sites
 
-Each site makes a key pair (X25519) for the run. Neighbours ask each other for the public key before the first round
-of their link. Like every message it comes with a signature of the certificate's key, over the run's hash, the site's
-name and the key, and is on [record](sites.md#the-record-netfleet-receipts). Each end computes the link's secret
-(HKDF). Keys and secrets are in `run/noise.json` (mode 600) before they are used. A site that restarts has the same
-ones, and a repeated round sends the same bits. A site that lost the file has to `--rejoin`; new links have new
-secrets. A neighbour that joins gets what a site last sent in place of its model. A site that has one neighbour left
-logs `exposed`.
+Each site makes a key pair (X25519) for the run. Neighbours ask each other for the public key before the first round of
+their link. Like every message it comes with a signature of the certificate's key, over the run's hash, the site's name
+and the key, and is on [record](sites.md#the-record-netfleet-receipts). Each end computes the link's secret (HKDF).
+Keys and secrets are in `run/noise.json` (mode 600) before they are used. A site that restarts has the same ones, and a
+repeated round sends the same bits; after a [rollback](sites.md#roll-back-netfleet-rollback) of all sites the noise is
+another. A site that lost the file has to `--rejoin`; new links have new secrets. A neighbour that joins gets what a
+site last sent in place of its model. A site that has one neighbour left logs `exposed`.
 
 In the simulator and on clusters the secrets follow from the seed.
 """

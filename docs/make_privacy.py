@@ -27,7 +27,7 @@ GRID = {"eta": [0.02, 0.05, 0.1, 0.2, 0.5, 1.0]}
 TUNED_ON, SEEDS = [10], [0, 1, 2]
 EPSILONS: tuple[float | None, ...] = (1.0, 2.0, 4.0, 8.0, None)  # None: no privacy
 METHODS = ("net-fleet", "k-gt", "led", "ld-sgd")
-TASKS = {"digits": ("private.toml", "accuracy"), "heart": ("heart.toml", "auroc")}
+TASKS = {"digits": ("private.toml", "accuracy"), "heart": ("hospitals/hospitals.toml", "auroc")}
 CLIP, K, DELTA = 1.0, 5, 1e-4
 
 

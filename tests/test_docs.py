@@ -97,8 +97,10 @@ def test_the_reference_page_is_current() -> None:
 @pytest.mark.parametrize(
     ("name", "page"),
     [
-        *((name, name) for name in ("methods", "failures", "theory", "weights", "audit", "link_noise")),
+        *((name, name) for name in ("methods", "failures", "theory", "weights", "audit", "link_noise", "hospitals")),
         ("slow_sites", "sites"),
+        ("rehearsal", "sites"),
+        ("attackers", "sites"),
     ],
 )
 def test_pages_made_from_results_are_current(name: str, page: str) -> None:

@@ -53,6 +53,10 @@ class NoLinkError(TransportError):
     """A site that its neighbours have given up, or that has none left; it can come back (`rejoin`)."""
 
 
+class RollbackError(NetfleetError):
+    """A site that was not rolled back as its neighbours were; started with `rejoin` again, it takes part with them."""
+
+
 class CertificateError(TransportError):
     """A certificate that a site does not accept, although its authority has signed it."""
 

@@ -70,12 +70,20 @@ def writing(path: Path) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as error:
+        if (told := full_disk(error, path)) is not None:
+            raise told from None
         remedy = "check the disk, or choose another folder"
-        if error.errno in _FULL:
-            remedy = "free some space there, or choose another folder"
-        elif error.errno in _FORBIDDEN:
+        if error.errno in _FORBIDDEN:
             remedy = "make its folder writable, or choose another folder"
         raise StorageError(f"cannot write {path}: {error.strerror or error}; {remedy}") from None
+
+
+def full_disk(error: Exception, path: Path | None = None) -> StorageError | None:
+    """The sentence for a full disk; None for every other error. Without a path it is the system's."""
+    if not isinstance(error, OSError) or error.errno not in _FULL:
+        return None
+    where = path or error.filename or "to a disk"
+    return StorageError(f"cannot write {where}: {error.strerror}; free some space there, or choose another folder")
 
 
 @contextmanager

@@ -242,8 +242,9 @@ def is_importable(thing: object) -> bool:
     return module != "__main__" and getattr(sys.modules.get(module), name, None) is thing
 
 
-def make_importable(file: str | None) -> None:
-    """Let `package.module:factory` find modules beside the experiment file and in the current folder."""
+def make_importable(file: str | None, *last: Path) -> None:
+    """Let `package.module:factory` find modules beside the experiment file, in the current folder, then in `last`."""
     for folder in [os.getcwd(), *([str(Path(file).resolve().parent)] if file else [])]:
         if folder not in sys.path:
             sys.path.insert(0, folder)
+    sys.path += [folder for folder in map(str, last) if folder not in sys.path]

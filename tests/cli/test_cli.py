@@ -119,8 +119,12 @@ assert not loaded, loaded
     assert list(commands.values()) == [
         ["run", "tune", "sweep", "compare", "theory", "topology", "algorithms", "audit"],
         ["reproduce", "bench"],
-        ["statistics", "plan", "up", "node", "status", "admit", "leave", "revoke", "receipts", "evaluate", "predict"],
-        ["policy", "approve", "pin"],
+        [
+            *("statistics", "plan", "doctor", "rehearse", "up", "node", "relay", "status", "health", "admit", "leave"),
+            "revoke",
+            *("evict", "rollback", "receipts", "evaluate", "predict"),
+        ],
+        ["policy", "approve", "pin", "release"],
     ]
     assert "  run         Run an experiment file" in done.stdout
 

@@ -4,158 +4,26 @@ from __future__ import annotations
 
 import ast
 import re
-import runpy
 import shlex
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import pytest
 import torch
-from safetensors.torch import load_file
+import yaml
+from prometheus_client.core import Metric
 
 from netfleet import NetFleet
-from netfleet.cli import _parser, main
+from netfleet.cli import GROUPS, _parser
 from netfleet.problems.synthetic import Quadratics
-from netfleet.runs.config import read_toml
+from netfleet.sites.doctor.findings import Level
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.prometheus import Collector
 from netfleet.sites.operations.status import SiteStatus
-from netfleet.sites.planning.folders import load_plan
-from netfleet.sites.planning.nodes_file import load_nodes
-from support.fork_server import ForkedPython
-from support.site_processes import free_ports
-from support.site_settings import simulated
 
 ROOT = Path(__file__).parents[2]
 SITES = ROOT / "examples" / "sites"
 GUIDE = (ROOT / "docs" / "sites.md").read_text(encoding="utf-8")
-ROUNDS = 10
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The examples, with ports that are free, as the current folder."""
-    shutil.copytree(SITES, tmp_path / "sites")
-    nodes = tmp_path / "sites" / "nodes.toml"
-    text = nodes.read_text()
-    used = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", text)))
-    for old, new in zip(used, free_ports(len(used)), strict=True):
-        text = text.replace(f"127.0.0.1:{old}", f"127.0.0.1:{new}")
-    nodes.write_text(text)
-    monkeypatch.chdir(tmp_path / "sites")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path / "sites"
-
-
-def plan(file: str, *overrides: str) -> None:
-    changes = [word for override in (f"rounds={ROUNDS}", *overrides) for word in ("--set", override)]
-    assert main(["plan", file, "--nodes", "nodes.toml", "--out", "plan", *changes]) == 0
-
-
-def models(folder: Path) -> list[torch.Tensor]:
-    """What the sites ended with, flat and in their order."""
-    names = [site.name for site in load_plan(folder / "plan" / "operator").sites]
-    found = [load_file(folder / "plan" / name / "model.safetensors") for name in names]
-    return [torch.cat([values.flatten() for values in model.values()]) for model in found]
-
-
-def spread(rows: list[torch.Tensor]) -> torch.Tensor:
-    stack = torch.stack(rows)
-    return (stack - stack.mean(dim=0)).norm() / stack.norm()
-
-
-@pytest.mark.slow
-def test_the_hospitals_train_as_the_simulator_does(folder: Path, capsys: Any) -> None:
-    plan("hospitals.toml")
-    capsys.readouterr()
-    assert main(["up", "plan"]) == 0
-    said = capsys.readouterr().out
-    found = models(folder)
-    assert len(found) >= 3
-    table = read_toml(folder / "plan" / "operator" / "experiment.toml")
-    expected = simulated(table)
-    assert all(torch.allclose(found[i], expected[i], rtol=0, atol=1e-5) for i in range(len(found)))
-    assert 0 < spread(found) < 0.5
-    assert said.count("model.safetensors") == len(found)
-
-
-@pytest.mark.slow
-def test_sites_with_their_own_data_train_as_the_simulator_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [node.name for node in load_nodes(folder / "nodes.toml").nodes]
-    monkeypatch.setattr(sys, "argv", ["toy_data.py", "patients", *names])
-    runpy.run_path("toy_data.py", run_name="__main__")
-    for name in names:
-        assert main(["statistics", "own_data.toml", "--site", name, "--out", f"{name}.json"]) == 0
-    assert main(["statistics", "own_data.toml", "--merge", *(f"{n}.json" for n in names), "--out", "all.json"]) == 0
-    plan("own_data.toml", "problem.data.statistics=all.json")
-    shutil.move("patients", "elsewhere/patients")
-    code, _, said = ForkedPython(["-m", "netfleet", "node", "plan/hospital-a"]).wait()
-    assert code == 2
-    assert "there is no file patients/hospital-a.csv" in said
-    monkeypatch.setenv("NETFLEET_DATA", "elsewhere")
-    sites = [ForkedPython(["-m", "netfleet", "node", f"plan/{name}", "--linger", "10"]) for name in names]
-    ends = [site.wait() for site in sites]
-    assert [code for code, _, _ in ends] == [0] * len(names), ends[0][2]
-    found, expected = models(folder), simulated({**read_toml("own_data.toml"), "rounds": ROUNDS, "engine": {}})
-    assert all(torch.allclose(found[i], expected[i], rtol=0, atol=1e-5) for i in range(len(found)))
-    losses = {line for name in names for line in _last_lines(folder / "plan" / name / "run" / "history.jsonl")}
-    assert len(losses) == len(names)  # each of its own data
-
-
-def _last_lines(path: Path) -> Iterator[str]:
-    yield re.sub(r'"seconds": .*', "", path.read_text().splitlines()[-1])
-
-
-def command_of_unit() -> list[str]:
-    (line,) = re.findall(r"^ExecStart=(.*)$", (SITES / "netfleet-node@.service").read_text(), flags=re.MULTILINE)
-    return shlex.split(line.replace("%S", "/var/lib").replace("%i", "hospital-a"))
-
-
-def commands_of_containers() -> list[list[str]]:
-    entry, default = re.findall(r"^(?:ENTRYPOINT|CMD) (\[.*\])$", (SITES / "Dockerfile").read_text(), re.MULTILINE)
-    (words,) = re.findall(r"^  command: \[(.*)\]$", (SITES / "compose.yaml").read_text(), flags=re.MULTILINE)
-    given = [word.strip(' "') for word in words.split(",")]
-    return [[*ast.literal_eval(entry), *ast.literal_eval(default)], [*ast.literal_eval(entry), *given]]
-
-
-@pytest.mark.parametrize("command", [command_of_unit(), *commands_of_containers()], ids=["unit", "image", "compose"])
-def test_services_ask_for_a_command_that_there_is(command: list[str]) -> None:
-    program, *words = command
-    assert Path(program).name == "netfleet"
-    options = _parser().parse_args(words)
-    assert options.folder in (Path("/var/lib/netfleet/hospital-a"), Path("/site"))
-    assert (options.log, options.rejoin) == ("json", False)
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
-def test_the_unit_is_one(tmp_path: Path) -> None:
-    text = (SITES / "netfleet-node@.service").read_text()
-    unit = tmp_path / "netfleet-node@hospital-a.service"
-    unit.write_text(text.replace(command_of_unit()[0], sys.executable))  # it must be there
-    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_containers_are_those_of_their_plan(tmp_path: Path, capsys: Any) -> None:
-    text = (SITES / "compose.yaml").read_text()
-    nodes = load_nodes(SITES / "compose-nodes.toml")
-    services = re.findall(r'^  (\S+):\n    <<: \*site\n    volumes: \["\./plan/(\S+):/site"\]$', text, re.MULTILINE)
-    assert services == [(node.name, node.dialled.host) for node in nodes.nodes]
-    words = [str(SITES / "hospitals.toml"), "--nodes", str(SITES / "compose-nodes.toml"), "--out", str(tmp_path / "p")]
-    assert main(["plan", *words]) == 0
-
-
-@pytest.mark.parametrize("path", sorted(SITES.iterdir()), ids=lambda path: path.name)
-def test_no_host_of_a_registry_is_written_down(path: Path) -> None:
-    assert not re.search(r"https?://|\.(io|com|org)/", path.read_text())
-
-
-# ---- the guide ----
 
 
 def test_a_lone_neighbour_can_compute_every_gradient() -> None:
@@ -192,16 +60,67 @@ def events() -> dict[str, set[str]]:
 
 
 def test_the_guide_has_every_event_and_its_fields() -> None:
-    rows = dict(re.findall(r"^\| `([a-z]+)` \| (.*?) \|", GUIDE, flags=re.MULTILINE))
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| [a-z, ]+ \| (.*?) \|", GUIDE, flags=re.MULTILINE))
     for name, fields in events().items():
         assert name in rows, f"docs/sites.md does not have the event {name}"
         assert fields <= set(re.findall(r"`(\w+)`", rows[name])), f"docs/sites.md: fields of {name}"
     assert len(events()) > 15
 
 
+def levels() -> dict[str, set[str]]:
+    """The levels that every event may have, as its call says."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "src" / "netfleet" / "sites").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        assignments = [each for node in ast.walk(tree) if isinstance(node, ast.Assign) for each in _assigned(node)]
+        chosen = {ast.unparse(target): value for target, value in assignments}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".event", "self.event")):
+                given = [each.value for each in node.keywords if each.arg == "level"]
+                value = chosen.get(ast.unparse(given[0]), given[0]) if given else ast.Constant("info")
+                names = strings(value) & {"info", "warning", "error"}
+                names |= set(get_args(Level)) if ast.unparse(value) == "finding.level" else set()
+                assert names, f"{path.name}: level of {ast.unparse(node)}"
+                found.setdefault(ast.literal_eval(node.args[0]), set()).update(names)
+    return found
+
+
+def _assigned(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
+    """Names and their values, also of an assignment of several."""
+    target, value = node.targets[0], node.value
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def test_the_guide_has_the_levels_of_every_event() -> None:
+    rows = dict(
+        re.findall(r"^\| `([a-z_]+)` \| ((?:info|warning|error)(?:, (?:info|warning|error))*) \|", GUIDE, re.MULTILINE)
+    )
+    for name, names in levels().items():
+        assert name in rows, f"docs/sites.md: level of {name}"
+        assert set(rows[name].split(", ")) == names, f"docs/sites.md: level of {name}"
+
+
+def all_metrics() -> list[Metric]:
+    status = SiteStatus("s0", 0, "", "", "waiting", 0, 0, 0.0, 0, {}, (), {}, (), 0, 0, ())
+    return list(Collector(lambda: status, Log("site")).collect())
+
+
+def test_alerts_are_about_metrics_that_there_are() -> None:
+    table = yaml.safe_load((SITES / "alerts.yaml").read_text())
+    rules = [rule for group in table["groups"] for rule in group["rules"]]
+    labels = {f"{m.name}_total" if m.type == "counter" else m.name for m in all_metrics()}
+    assert len(rules) > 5
+    for rule in rules:
+        named = set(re.findall(r"netfleet_\w+", rule["expr"]))
+        assert named, rule["alert"]
+        assert named <= labels, rule["alert"]
+        assert rule["labels"]["severity"] in ("page", "ticket")
+
+
 def test_the_guide_has_every_metric() -> None:
-    status = SiteStatus("s0", 0, "", "", "training", 0, 0, 0.0, 0, {}, (), {}, (), 0, 0, ())
-    metrics = list(Collector(lambda: status, Log("site")).collect())
+    metrics = all_metrics()
     assert len(metrics) > 10
     for metric in metrics:
         name = f"{metric.name}_total" if metric.type == "counter" else metric.name
@@ -217,6 +136,17 @@ def test_commands_in_the_guide_are_those_of_the_program(page: str) -> None:
     assert lines or "threat" in page
     for line in lines:
         _parser().parse_args(shlex.split(line))
+
+
+def test_whatever_happens_the_guide_has_a_command_for_it() -> None:
+    table = GUIDE[GUIDE.index("| what happens | what you see | what to do |") :].split("\n\n")[0]
+    known = {module.__name__.rpartition(".")[2] for group in GROUPS.values() for module in group}
+    _, _, *rows = table.splitlines()
+    assert len(rows) > 15
+    for row in rows:
+        commands = re.findall(r"`netfleet (\w+)", row.split(" | ")[-1])
+        assert commands, row
+        assert set(commands) <= known, row
 
 
 def test_tests_that_the_threat_model_names_exist() -> None:

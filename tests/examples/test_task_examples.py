@@ -55,14 +55,13 @@ def test_survival_finds_the_coefficients() -> None:
 
 @has_heart
 def test_four_hospitals_are_as_good_as_one_model_on_all_patients() -> None:
-    table = tomllib.loads((EXAMPLES / "heart.toml").read_text())
+    file = EXAMPLES / "hospitals" / "hospitals.toml"
+    table = tomllib.loads(file.read_text())
     data = nf.load_dataset(table["problem"]["data"])
     x, y = only(data.train_x).numpy(), only(data.train_y).numpy()
     central = LogisticRegression(C=1 / (len(y) * table["problem"]["l2"]), max_iter=1000).fit(x, y)
     expected = roc_auc_score(only(data.test_y), central.decision_function(only(data.test_x).numpy()))
-    (history,) = nf.run(
-        nf.load_experiment(EXAMPLES / "heart.toml", ["seeds=[0]", 'algorithms=[{kind="net-fleet", K=5, eta=0.02}]'])
-    )
+    (history,) = nf.run(nf.load_experiment(file))
     assert history.last["auroc"] == pytest.approx(expected, abs=0.01)
     pooled = next(s for s in history.scores if (s.data, s.label, s.metric) == ("", "", "auroc"))
     assert pooled.value == pytest.approx(history.last["auroc"])

@@ -62,7 +62,7 @@ def test_a_site_draws_from_a_secret_of_its_own(tmp_path: Path) -> None:
     assert all(row.abs().max() > 1e-3 for row in different)
     place = tmp_path / "plan" / "s0"  # the report for the data-protection officer lists all that a site leaves behind
     listed = {path for name, *_ in FILES for path in place.glob(name)}
-    assert {path for path in place.rglob("*") if path.is_file() and not {path, path.parent} & listed} == set()
+    assert {path for path in place.rglob("*") if path.is_file() and not {path, *path.parents} & listed} == set()
 
 
 def test_a_site_leaves_when_its_budget_allows_no_further_round(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from netfleet.report import draw_curves, draw_labels, draw_overview, print_summary, summary, write_report
-from netfleet.report.plots import draw_spread, draw_tracking, looks
+from netfleet.report.plots import draw_spread, draw_tracking, label_powers, looks
 from netfleet.report.table import best, cell, columns, verdict
 from netfleet.runs.config import config_hash
 from netfleet.runs.history import History, band, group
@@ -456,3 +456,15 @@ def test_values_that_no_axis_can_hold_are_left_out() -> None:
     for record, loss in zip(huge.records, (1.0, 10.0, 1e150, 1e250, 1e300, 1e307), strict=True):
         record |= {"loss": loss, "consensus_error": loss}
     assert saved(draw_curves([huge])) > 0
+
+
+def test_powers_of_ten_are_plain_text() -> None:
+    axis = Figure().subplots().yaxis
+    axis.axes.set_yscale("log")
+    axis.axes.set_ylim(1e-3, 1e2)
+    label_powers(axis)
+    major, minor = axis.get_major_formatter(), axis.get_minor_formatter()
+    assert [major(value) for value in (1e-12, 1.0, 1e5)] == ["10⁻¹²", "10⁰", "10⁵"]
+    axis.axes.set_ylim(1, 3)
+    minor.set_locs([1.5, 2.0])
+    assert [minor(value) for value in (1.5, 2.0)] == ["1.5×10⁰", "2×10⁰"]

@@ -12,7 +12,7 @@ import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -27,20 +27,26 @@ SERVER.set_forkserver_preload(
         "opacus.accountants",
         "support.site_processes",
         "support.site_loops",
+        "support.namespaces",
         "support.cluster_ranks",
         "support.frozen",  # the last
     ]
 )
 
+Before = Callable[[], None] | None
+
 
 class ForkedPython:
-    """What `python ARGUMENTS` does (`-m MODULE …` or a file) in this folder, on one thread; `more` are variables."""
+    """What `python ARGUMENTS` does (`-m MODULE …` or a file) in this folder, on one thread; `more` are variables.
 
-    def __init__(self, arguments: Sequence[str], more: Mapping[str, str] | None = None) -> None:
+    `before` is called first in the new process.
+    """
+
+    def __init__(self, arguments: Sequence[str], more: Mapping[str, str] | None = None, before: Before = None) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._said = [Path(self._folder.name) / name for name in ("out", "err")]
         files, environment = [str(path) for path in self._said], {**os.environ, **(more or {})}
-        self._process = SERVER.Process(target=_run, args=(list(arguments), environment, os.getcwd(), files))
+        self._process = SERVER.Process(target=_run, args=(list(arguments), environment, os.getcwd(), files, before))
         self._process.start()
         self.kill, self.pid = self._process.kill, self._process.pid or 0
 
@@ -51,14 +57,20 @@ class ForkedPython:
         """The exit code, the standard output and the standard error of a process that ends in time."""
         self._process.join(seconds)
         code, said = self._process.exitcode, [path.read_text() for path in self._said]
-        self._process.kill()
-        self._process.join()
-        self._folder.cleanup()
+        self.end()
         assert code is not None, f"it did not end: {said}"
         return code, *said  # type: ignore[return-value]
 
+    def end(self) -> None:
+        """Kill it, if it is there, and remove what it said."""
+        self._process.kill()
+        self._process.join()
+        self._folder.cleanup()
 
-def _run(arguments: list[str], environment: dict[str, str], folder: str, files: list[str]) -> None:
+
+def _run(arguments: list[str], environment: dict[str, str], folder: str, files: list[str], before: Before) -> None:
+    if before is not None:
+        before()
     for number, path in enumerate(files, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.clear()

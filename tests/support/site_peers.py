@@ -106,7 +106,7 @@ def make_server(world: World, log: Log) -> tuple[SiteServer, Membership, SitePee
 async def ask(world: World, transport: Transport, log: Log) -> Answer:
     """s1 asks s0 once for its message."""
     site, _ = load_site(world.folder("s1"))
-    client, run = Client(site, transport, log.refused, NoReceipts()), bytes.fromhex(site.run)
+    client, run = Client(site, transport, log.refused, NoReceipts()), site.run_id
     contact = Contact(next(each for each in site.neighbours if each.name == "s0"))
     wanted = Wanted(Expected(run, 0, T, 0, WORDS, 28), memoryview(bytearray(28)))
     try:

@@ -95,19 +95,18 @@ class SiteProcesses:
     ) -> None:
         """Start some sites, or all. Those in `hold` wait after the round given there until `release` is called."""
         for name in names or self.names:
-            waits = (
-                functools.partial(hold_at, (hold or {})[name], self._gates(name)) if name in (hold or {}) else before
-            )
+            waits = functools.partial(hold_at, (hold or {})[name], self.gates(name)) if name in (hold or {}) else before
             arguments = (str(self.folder / name), list(options), waits)
             self.running[name] = SERVER.Process(target=be_site, args=arguments, daemon=True)
             self.running[name].start()
 
-    def _gates(self, name: str) -> tuple[Path, Path]:
+    def gates(self, name: str) -> tuple[Path, Path]:
+        """What a site waits for that is held."""
         return self._gate, self._gate.with_name(f"go-{name}")
 
     def release(self, name: str = "") -> None:
         """Let a site that waits go on, or all of them."""
-        self._gates(name)[bool(name)].touch()
+        self.gates(name)[bool(name)].touch()
 
     def kill(self, name: str) -> None:
         """As a power cut would."""
@@ -187,7 +186,14 @@ def site_processes(
     folder: Path, table: Mapping[str, Any], count: int, patience: float = 0.0, rejoin: bool = False
 ) -> Iterator[SiteProcesses]:
     """Sites that are gone when the test is over."""
-    made = SiteProcesses(folder, plan_sites(folder, table, count, patience, rejoin))
+    with site_group(folder, plan_sites(folder, table, count, patience, rejoin)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def site_group(folder: Path, plan: Plan) -> Iterator[SiteProcesses]:
+    """The same for a plan in `folder / "plan"`."""
+    made = SiteProcesses(folder, plan)
     try:
         yield made
     finally:

@@ -12,7 +12,10 @@ from netfleet.cli import (
     audit,
     bench,
     compare,
+    doctor,
     evaluate,
+    evict,
+    health,
     leave,
     node,
     pin,
@@ -20,8 +23,12 @@ from netfleet.cli import (
     policy,
     predict,
     receipts,
+    rehearse,
+    relay,
+    release,
     reproduce,
     revoke,
+    rollback,
     run,
     statistics,
     status,
@@ -42,9 +49,10 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "experiments": (run, tune, sweep, compare, theory, topology, algorithms, audit),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
     "sites that train without a server": (
-        *(statistics, plan, up, node, status, admit, leave, revoke, receipts, evaluate, predict),
+        *(statistics, plan, doctor, rehearse, up, node, relay, status, health, admit, leave, revoke, evict, rollback),
+        *(receipts, evaluate, predict),
     ),
-    "what a site decides for itself": (policy, approve, pin),
+    "what a site decides for itself": (policy, approve, pin, release),
 }
 
 

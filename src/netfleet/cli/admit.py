@@ -10,7 +10,8 @@ from netfleet.environment import need_packages
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that netfleet plan made")
     parser.add_argument("name", metavar="NAME", help="name of the new site")
-    parser.add_argument("address", metavar="HOST:PORT", help="address at which its neighbours reach it")
+    words = "address at which its neighbours reach it (without one, it only dials out)"
+    parser.add_argument("address", nargs="?", default="", metavar="HOST:PORT", help=words)
     parser.add_argument("--neighbours", required=True, metavar="A,B,…", help="the sites that it exchanges models with")
     parser.add_argument("--listen", default="", metavar="HOST:PORT", help="where it listens (default: all interfaces)")
     parser.add_argument("--request", default="", metavar="FILE.csr", help="its own certificate request")
@@ -26,7 +27,8 @@ def run(options: argparse.Namespace) -> int:
     from netfleet.sites.planning.plan import admit
 
     folder, authority = options.folder, plan_authority(options.folder, options.ca_cert, options.ca_key)
-    node = NodeEntry(options.name, options.address, options.listen, options.request)
+    place = options.address, options.listen
+    node = NodeEntry(options.name, *place, options.request, reachable=bool(options.address))
     names = [name.strip() for name in options.neighbours.split(",") if name.strip()]
     site = admit(folder, node, names, authority, options.days)
     print_admission(site, folder, Console())

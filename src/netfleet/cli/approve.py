@@ -5,7 +5,6 @@ from pathlib import Path
 
 from netfleet.cli.shared import add_policy
 from netfleet.environment import need_packages
-from netfleet.registry import make_importable
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -18,14 +17,14 @@ def run(options: argparse.Namespace) -> int:
     need_packages("cryptography")
     from rich.console import Console
 
-    from netfleet.sites.planning.folders import EXPERIMENT_FILE
+    from netfleet.sites.planning.module_places import make_site_importable
     from netfleet.sites.planning.overview import say
     from netfleet.sites.policy.approval import approvals_path, current, last_approval, write_approval
     from netfleet.sites.policy.approval_text import approval_lines
     from netfleet.sites.policy.in_force import find_policy
 
     folder, console = options.folder, Console()
-    make_importable(str(folder / EXPERIMENT_FILE))
+    make_site_importable(folder)
     in_force = find_policy(folder, options.policy)
     path, now = approvals_path(folder, in_force), current(folder)
     for line in approval_lines(folder, now, last_approval(path, now)):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from netfleet.cli.shared import add_policy
 from netfleet.environment import need_packages
-from netfleet.registry import make_importable
 
 if TYPE_CHECKING:
     from netfleet.sites.policy.in_force import PolicyInForce
@@ -40,11 +39,11 @@ def _init(folder: Path, given: Path | None) -> int:
 
 
 def _check(folder: Path, given: Path | None) -> int:
-    from netfleet.sites.planning.folders import EXPERIMENT_FILE
+    from netfleet.sites.planning.module_places import make_site_importable
     from netfleet.sites.policy.in_force import find_policy
     from netfleet.sites.policy.start import findings_before_import
 
-    make_importable(str(folder / EXPERIMENT_FILE))
+    make_site_importable(folder)
     in_force = find_policy(folder, given)
     if in_force.path is None:
         _say(f"{folder} has no policy, so everything is allowed; make one with netfleet policy init {folder}")
@@ -57,34 +56,18 @@ def _check(folder: Path, given: Path | None) -> int:
 
 def _check_data(folder: Path, in_force: PolicyInForce) -> None:
     """What needs the plan's code and the site's data, which a broken rule keeps from being read."""
-    from netfleet.data.sites import as_site
-    from netfleet.problems.module import ModuleProblem
-    from netfleet.problems.own_loop import OWN_LOOP
-    from netfleet.runs.contract_check import data_facts
-    from netfleet.sites.planning.folders import RUN_FOLDER, load_site
-    from netfleet.sites.policy.accountant import planned_budget
-    from netfleet.sites.policy.rules import Terms, privacy_findings
-    from netfleet.sites.runtime.data_check import (
-        check_same_rows,
-        check_site_data,
-        rows_digest,
-        site_problem,
-        warnings_about,
-    )
+    from netfleet.sites.planning.folders import load_site
+    from netfleet.sites.runtime.data_check import check_rows_of, inspect_data
 
     site, experiment = load_site(folder)
-    if experiment.problem["kind"] == OWN_LOOP:
-        _show(in_force, list(privacy_findings(in_force.policy, planned_budget(experiment, None), final=True)))
-        return
-    with as_site(site.name):
-        problem = site_problem(site, experiment)
-        findings = check_site_data(site, experiment, problem, Terms(in_force))
-    _show(in_force, findings)
-    if isinstance(problem, ModuleProblem) and (facts := data_facts(problem, site.number)) is not None:
-        _say(f"data: {facts.rows} training rows" + (f" of {facts.classes} classes" if facts.classes else ""))
-        for why in warnings_about(facts, experiment.problem.get("batch", 0)):
-            _say(f"  doubtful: {why}")
-        check_same_rows(folder / RUN_FOLDER, rows_digest(problem, site.number), facts.rows, False, remember=False)
+    data = inspect_data(site, experiment, in_force)
+    _show(in_force, data.rules)
+    if data.facts is not None:
+        classes = f" of {data.facts.classes} classes" if data.facts.classes else ""
+        _say(f"data: {data.facts.rows} training rows{classes}")
+    for why in data.doubts:
+        _say(f"  doubtful: {why}")
+    check_rows_of(folder, site, data)
 
 
 def _show(in_force: PolicyInForce, findings: Sequence[Finding]) -> None:

@@ -1,21 +1,13 @@
 """Revoke a site's certificate: all sites refuse it as soon as they have the new list."""
 
 import argparse
-from pathlib import Path
 
-from netfleet.cli.shared import add_authority_files, plan_authority
+from netfleet.cli.shared import add_revocation, plan_authority
 from netfleet.environment import need_packages
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that netfleet plan made")
-    parser.add_argument("name", metavar="NAME", help="the site whose certificate is revoked, or operator")
-    parser.add_argument("--why", required=True, metavar="TEXT", help="the reason, which every site logs")
-    words = "further certificates of this site, such as one that was renewed in another folder"
-    parser.add_argument("--certificate", type=Path, action="append", default=[], metavar="FILE.pem", help=words)
-    words = "the list so far, which gets the new certificates too (default: DIR/operator/revoked.pem)"
-    parser.add_argument("--list", type=Path, metavar="FILE.pem", help=words)
-    add_authority_files(parser, "DIR/ca")
+    add_revocation(parser, "the site whose certificate is revoked, or operator")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -147,3 +147,15 @@ def plan_authority(folder: Path, certificate: Path | None, key: Path | None) -> 
     found = given if given is not None else load_authority(own / "ca.pem", own / "ca.key")
     assert found is not None
     return found
+
+
+def add_revocation(parser: argparse.ArgumentParser, name: str) -> None:
+    """The options of what the operator says by the list of revoked certificates; `name` is the help for NAME."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that netfleet plan made")
+    parser.add_argument("name", metavar="NAME", help=name)
+    parser.add_argument("--why", required=True, metavar="TEXT", help="the reason, which every site logs")
+    words = "further certificates of this site, such as one that was renewed in another folder"
+    parser.add_argument("--certificate", type=Path, action="append", default=[], metavar="FILE.pem", help=words)
+    words = "the list so far, which gets the new certificates too (default: DIR/operator/revoked.pem)"
+    parser.add_argument("--list", type=Path, metavar="FILE.pem", help=words)
+    add_authority_files(parser, "DIR/ca")

@@ -13,6 +13,7 @@ from netfleet.data import csv_files as _csv_files  # noqa: F401 (registers its s
 from netfleet.data import plays as _plays  # noqa: F401
 from netfleet.data.arrays import make_dataset
 from netfleet.data.dataset import Dataset
+from netfleet.data.own_sites import load_sites, named_sites
 from netfleet.data.partitions import PARTITIONS, check_parts, label_counts
 from netfleet.data.sources import SOURCES
 from netfleet.data.tensors import describe, take
@@ -33,8 +34,10 @@ __all__ = [
 ]
 
 
-def load_dataset(spec: Spec) -> Dataset:
+def load_dataset(spec: Spec, partition: object = None) -> Dataset:
     """The data that a specification names.
+
+    Where each site has its own, the simulator loads that of all sites whose names the partition lists.
 
     >>> load_dataset("digits").train_x.shape
     torch.Size([1437, 1, 8, 8])
@@ -43,7 +46,7 @@ def load_dataset(spec: Spec) -> Dataset:
         raise ConfigError(
             f"data must be a name, a table or a Dataset, got {shown(spec)}; make one with nf.make_dataset"
         )
-    return SOURCES.build(spec)
+    return load_sites(split(spec, SOURCES.what)[0], lambda: SOURCES.build(spec), named_sites(partition))
 
 
 def make_partition(

@@ -61,8 +61,7 @@ def csv(
 ) -> Dataset:
     """Files with declared columns, one for each site (`{site}` in `path`) or one for all; see [below](#csv-files)."""
     declared = Declaration(**locals())
-    parts = _read_parts(declared)
-    return _dataset(declared, parts, _moments(declared, parts) if declared.scaled else {})
+    return dataset_of(declared, _read_parts(declared))
 
 
 def declare(spec: Spec) -> Declaration:
@@ -105,6 +104,16 @@ def _part(declared: Declaration, name: str, table: Table) -> Part:
         whose = f" of {name}" if name else ""
         raise DataError(f"{table.file}: one row{whose} cannot be for training and for testing; give it more rows")
     return Part(name, values, y, *split_share(declared.test, stable_numbers(name, len(y)), strata))
+
+
+def read_part(declared: Declaration, file: Path) -> Part:
+    """All rows of a file as those of one site without a name."""
+    return _part(declared, "", read_table(file, declared.format))
+
+
+def dataset_of(declared: Declaration, parts: Sequence[Part]) -> Dataset:
+    """The rows of some sites as one data set."""
+    return _dataset(declared, parts, _moments(declared, parts) if declared.scaled else {})
 
 
 def _moments(declared: Declaration, parts: Sequence[Part]) -> dict[str, Moments]:

@@ -124,18 +124,21 @@ def by_groups(labels: Rows, workers: int, seed: int, groups: Rows | None, per_wo
 
 
 @PARTITIONS.register("sites")
-def by_sites(labels: Rows, workers: int, groups: Rows | None) -> list[Rows]:
-    """One natural group for each worker, in their order: worker 0 is the first of the `sites` of the data."""
+def by_sites(labels: Rows, workers: int, groups: Rows | None, names: list[str] | None = None) -> list[Rows]:
+    """One natural group for each worker, in their order: worker 0 is the first of the `sites` of the data.
+
+    `names` are for data that a function of yours loads at each site; the simulator calls it once for each name.
+    """
     if groups is None:
         raise DataError(
             "partition 'sites': the data does not say which site a row is from; use a source that does "
             '(data = {kind = "csv", path = "{site}.csv", …}), or partition = "iid" or "dirichlet"'
         )
-    names, site_of_row = np.unique(groups, return_inverse=True)
-    if len(names) != workers:
+    found, site_of_row = np.unique(groups, return_inverse=True)
+    if len(found) != workers:
         raise DataError(
-            f"partition 'sites': the data has {len(names)} sites, but there are {workers} workers; "
-            f'set workers = {len(names)} in [topology], or use partition = "groups"'
+            f"partition 'sites': the data has {len(found)} sites, but there are {workers} workers; "
+            f'set workers = {len(found)} in [topology], or use partition = "groups"'
         )
     return [np.flatnonzero(site_of_row == i) for i in range(workers)]
 

@@ -44,6 +44,7 @@ class Content(NamedTuple):
 
     words: str  # such as "float32[10330] in 41320"
     finite: Callable[[Tensor], bool]  # whether a message's bytes hold finite numbers only
+    norms: Callable[[Tensor], list[float]]  # of each vector in a message
 
 
 #: `stack[i]` is the message of worker `need[i]` as bytes; own rows are given, the others are filled in.
@@ -165,7 +166,7 @@ class PartialHost(Host):
         """
         super().__init__(problem, network, collective, threads, noise)
         self._exchange, self._arena, self._hosts, self._chunk = exchange, Arena(), hosts, chunk
-        self._static: Part | None = None
+        self._known: tuple[csr_array, Part] | None = None  # the last weights, and this host's part of them
         self._matrices: dict[torch.dtype, Tensor] = {}
 
     def _average_of(self, t: int) -> Callable[[Sequence[Packed]], list[Tensor]]:
@@ -176,11 +177,13 @@ class PartialHost(Host):
         return lambda packed: self._neighbourhood(Tag(t, next(calls)), part, packed)
 
     def _part(self, t: int) -> Part:
-        """The part of W(t) that this host works with."""
-        if self._static is None or self.network.varying:
-            self._static = part_of(self.network.W(t), self.problem.workers, self._hosts)
-            self._matrices.clear()
-        return self._static
+        """The part of W(t) that this host works with; a network may return the same matrix in many rounds."""
+        if self._known is None or self.network.varying:
+            W = self.network.W(t)
+            if self._known is None or self._known[0] is not W:
+                self._known = W, part_of(W, self.problem.workers, self._hosts)
+                self._matrices.clear()
+        return self._known[1]
 
     def _neighbourhood(self, tag: Tag, part: Part, packed: Sequence[Packed]) -> list[Tensor]:
         """One message from each worker that is needed, then each vector's averages."""
@@ -233,7 +236,11 @@ def _content(packed: Sequence[Packed], places: Sequence[slice]) -> Content:
         values = (p.decode(message[None, place]) for p, place in zip(packed, places, strict=True))
         return all(all_finite(v) for v in values)
 
-    return Content(" ".join(words).replace("torch.", ""), finite)
+    def norms(message: Tensor) -> list[float]:
+        values = (p.decode(message[None, place]) for p, place in zip(packed, places, strict=True))
+        return [float(torch.linalg.vector_norm(v)) for v in values]
+
+    return Content(" ".join(words).replace("torch.", ""), finite, norms)
 
 
 def all_finite(values: Tensor) -> bool:

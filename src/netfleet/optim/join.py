@@ -148,6 +148,7 @@ class JoinedSite:
 
     def train(self, problem: LoopProblem, method: Algorithm, start: Start | None, first: int) -> Snapshot:
         from netfleet.sites.operations.logs import Logged
+        from netfleet.sites.operations.process import log_failure
         from netfleet.sites.runtime.runner import OwnLoop
 
         if start is not None or first:
@@ -169,6 +170,8 @@ class JoinedSite:
             what = "diverged" if isinstance(error, DivergedError) else "failed"
             runner.log.event(what, level="error", round=runner.status.t, why=error)
             raise
+        except Exception as error:
+            log_failure(runner, error)
         self._staying = self._session.loop.start(runner.stay(self._session))
         assert history.final is not None
         return history.final
@@ -178,8 +181,9 @@ def _runner(folder: Path, opened: "OpenedSite", log: str | None, linger: float, 
     """The runner of a site; the folder is locked until the stack is closed."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from netfleet.sites.operations.logs import Log
-    from netfleet.sites.operations.process import check_stays, log_policy
-    from netfleet.sites.planning.certificates import expiry_warning, load_identity
+    from netfleet.sites.operations.process import check_stays, log_start
+    from netfleet.sites.planning.certificates import load_identity
+    from netfleet.sites.planning.folders import names_of_neighbours
     from netfleet.sites.policy.rules import Terms
     from netfleet.sites.runtime.runner import SiteRunner
 
@@ -193,10 +197,9 @@ def _runner(folder: Path, opened: "OpenedSite", log: str | None, linger: float, 
     check_stays(site, folder, NO_WAY_BACK)
     if not stack.enter_context(locked(folder)):
         raise ConfigError(f"{folder} is already run by another process; stop that one first")
-    events = Log(site.name, sys.stderr, log == "json" or (log is None and not sys.stderr.isatty()))
-    if warning := expiry_warning("this site's certificate", identity.expires):
-        events.event("certificate", level="warning", why=warning)
-    log_policy(events, in_force)
+    as_json = log == "json" or (log is None and not sys.stderr.isatty())
+    events = Log(site.name, sys.stderr, as_json, names_of_neighbours(folder))
+    log_start(events, identity, in_force)
     return SiteRunner(folder, site, experiment, identity, events, linger, terms=Terms(in_force))
 
 

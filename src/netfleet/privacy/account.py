@@ -3,6 +3,7 @@
 `privacy.json` is in the site's own folder, not in its run folder: whoever deletes a run and starts again has not got
 the privacy back. Each training from scratch and each return to the network is a new epoch with a secret of its own. So
 is a resumed training whose rows have changed: the same noise over other rows would show the difference between them.
+And so is one that was rolled back: the models may be others this time.
 The account is written before the gradients that it counts are computed, some rounds ahead, so a crash at any moment
 never leaves it too low. All gradients are counted as if they had the least noise and the highest rate so far.
 """
@@ -34,6 +35,7 @@ class Epoch:
     rows: str = ""  # digest of the rows that it is for; empty: not known
     noise: float | None = None  # the least of all epochs
     rate: float = 0.0  # the highest
+    rollbacks: int = 0  # of the site, when this epoch began (`Rollbacks.key`)
 
     @property
     def is_used(self) -> bool:
@@ -51,10 +53,20 @@ class Epoch:
 class SiteAccount:
     """The account of the site in this folder."""
 
-    def __init__(self, folder: Path, queries: Sequence[int], resumes: bool, rows: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        queries: Sequence[int],
+        resumes: bool,
+        rows: str = "",
+        rollbacks: int = 0,
+        rolled_to: int = 0,
+    ) -> None:
         """`queries` are the gradients after 0, 1, … rounds. `resumes`: a checkpoint is continued. `rows` names the
-        site's rows (`rows_digest`).
+        site's rows (`rows_digest`). `rollbacks` names the site's rollbacks, the last of them to round `rolled_to`.
         """
+        if rolled_to >= len(queries):
+            raise ConfigError(f"{folder} was rolled back to round {rolled_to}, but the training ends before that round")
         self._path, self._queries = folder / ACCOUNT_FILE, queries
         known = self._read()
         self._is_new = known is None
@@ -63,11 +75,15 @@ class SiteAccount:
                 f"{self._path} is missing, so this site could draw noise twice; restore it from a copy, or start again "
                 f"with netfleet node {folder} --rejoin"
             )
-        self._epoch = Epoch(secrets.token_hex(32), rows=rows) if known is None else known
+        self._epoch = Epoch(secrets.token_hex(32), rows=rows, rollbacks=rollbacks) if known is None else known
         if known is not None and known.is_used and not resumes:
             self._epoch = replace(known.next(rows), first=0, until=0, earlier=self.counted(known.until))
+        elif known is not None and resumes and known.rollbacks != rollbacks:
+            earlier = self.counted(known.until) - queries[0]  # those before round 0 are not computed again
+            self._epoch = replace(known.next(rows), first=rolled_to, until=rolled_to, earlier=earlier)
         elif known is not None and known.rows != rows:
             self._epoch = known.next(rows) if known.rows else replace(known, rows=rows)
+        self._epoch = replace(self._epoch, rollbacks=rollbacks)
         if self._epoch != known:
             self._write(self._epoch)
 

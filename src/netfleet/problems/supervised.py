@@ -44,7 +44,7 @@ def supervised(
 
     With `validation`, that share of the training rows is held out and scored in place of the test rows.
     """
-    dataset, task = data if isinstance(data, Dataset) else load_dataset(data), make_task(loss)
+    dataset, task = data if isinstance(data, Dataset) else load_dataset(data, partition), make_task(loss)
     dataset, parts = hold_out(dataset, make_partition(partition, dataset, workers, seed), validation, seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(randomness.bits("weights", seed)) >> 1)
@@ -81,7 +81,7 @@ def make_problem(
         >>> make_problem("digits", "softmax", workers=4)
         <ModuleProblem: 4 workers, 650 parameters>
     """
-    dataset = data if isinstance(data, Dataset) else load_dataset(data)
+    dataset = data if isinstance(data, Dataset) else load_dataset(data, partition)
     groups = None if dataset.groups is None else len(torch.unique(dataset.groups))
     count = workers if workers is not None else len(partition) if isinstance(partition, list | tuple) else groups
     if count is None:

@@ -14,12 +14,13 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator, PercentFormatter
 
 from netfleet.runs.history import Band, History, band, group, has, in_words, is_percent, metric_columns
 
@@ -300,9 +301,27 @@ def _scale(axes: Axes, metric: Metric, bands: Iterable[Band]) -> bool:
     logarithmic = bool((metric.scale == "log" and positive) or (metric.scale == "auto" and wide))
     if logarithmic:
         axes.set_yscale("log")
+        label_powers(axes.yaxis)
     elif metric.scale == "percent":
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     return logarithmic
+
+
+class LogLabels(LogFormatterSciNotation):
+    """Powers of ten in plain text: to lay out matplotlib's own, which are formulas, takes a third of a page's time."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        text = re.sub(r"\^\{(-?\d+)\}", lambda found: found[1].translate(_RAISED), super().__call__(x, pos))
+        return re.sub(r"\$|\\mathdefault|[{}]", "", text).replace(r"\times", "×")
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def label_powers(axis: Axis) -> None:
+    """Label a logarithmic axis."""
+    axis.set_major_formatter(LogLabels())
+    axis.set_minor_formatter(LogLabels(labelOnlyBase=False))
 
 
 def _legend(figure: Figure, groups: Groups, styles: Looks, seeds: npt.NDArray[np.int64]) -> None:

@@ -17,7 +17,22 @@ from netfleet.errors import ConfigError
 from netfleet.report.comparison import choose_column, show_value
 from netfleet.report.export import Sheet
 from netfleet.report.intervals import LEVEL, interval
-from netfleet.report.plots import DPI, FAINT, INK, MUTED, OURS, STYLE, TICKS, Look, Looks, Style, looks, metric_of, say
+from netfleet.report.plots import (
+    DPI,
+    FAINT,
+    INK,
+    MUTED,
+    OURS,
+    STYLE,
+    TICKS,
+    Look,
+    Looks,
+    Style,
+    label_powers,
+    looks,
+    metric_of,
+    say,
+)
 from netfleet.report.table import Row, Stat, ranked_by, row_of
 from netfleet.runs.history import At, group, higher_is_better, is_percent
 from netfleet.runs.sweep import ALL, Axis, Point, Result, short
@@ -157,6 +172,7 @@ def _lines(found: Grid) -> Figure:
     stats = [stat.mean for cell in found.cells if (stat := found.stat(cell)) is not None]
     if metric.scale != "percent" and stats and min(stats) > 0 and max(stats) > 100 * min(stats):
         axes.set_yscale("log")
+        label_powers(axes.yaxis)
         top = min(axes.get_ylim()[1], 1000 * float(np.median(stats)))  # a run may be about to diverge
         axes.set_ylim(min(stats) / 3, top)  # an interval may reach below 0
     axes.set_ylabel(metric.label)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from netfleet.errors import ConfigError
-from netfleet.report.plots import DPI, STYLE, TICKS, looks
+from netfleet.report.plots import DPI, STYLE, TICKS, label_powers, looks
 from netfleet.runs.history import History, group
 from netfleet.theory.bounds import corollary
 from netfleet.theory.predictions import Explained, Prediction, measured
@@ -139,6 +139,8 @@ def draw_theory(histories: Sequence[History], explained: Explained) -> Figure:
                 words += " (ζ² at x⁰)" if terms and terms.heterogeneity is not None else ""
                 axes.plot(list(values), list(values.values()), color=color, linestyle=(0, (1.2, 1.6)), label=words)
         axes.set(xscale="log", yscale="log", xlabel="communication rounds", ylabel="over the rounds so far")
+        label_powers(axes.xaxis)
+        label_powers(axes.yaxis)
         whose = f" (with the constants of seed {seeds[0]})" if len(seeds) > 1 else ""
         axes.set_title(f"What the theorems bound, measured and promised{whose}")
         axes.tick_params(**TICKS)

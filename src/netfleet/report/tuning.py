@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
-from netfleet.report.plots import DPI, STYLE, TICKS, looks
+from netfleet.report.plots import DPI, STYLE, TICKS, label_powers, looks
 from netfleet.runs.tuning import Grid, Outcome, at_the_edge
 
 Results = Mapping[str, Sequence[Outcome]]
@@ -68,6 +68,7 @@ def draw_tuning(results: Results, name: str) -> Figure:
         values = [dict(o.trial.point)[name] for o in outcomes]
         if values and min(values) > 0 and max(values) > 9 * min(values):
             axes.set_xscale("log")
+            label_powers(axes.xaxis)
         labelled = all(o.score >= 0 for o in outcomes)
         if labelled:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))

@@ -144,6 +144,11 @@ def reached(folder: Path) -> int:
     return int(_read_manifest(folder)[1]["t"])
 
 
+def files(folder: Path) -> list[Path]:
+    """The files of a checkpoint; its manifest is the last of them."""
+    return [*(folder / name for name in _read_manifest(folder)[2]), folder / MANIFEST]
+
+
 def belongs_to(folder: Path) -> tuple[str, list[int]]:
     """The hash of the run that a checkpoint belongs to, and its workers."""
     run, _, shards = _read_manifest(folder)

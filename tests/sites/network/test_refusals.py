@@ -8,7 +8,7 @@ import io
 import json
 import re
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ import netfleet
 from netfleet.algorithms.compression import pack
 from netfleet.algorithms.compression.codecs import TopK
 from netfleet.engines.host import Tag, _content
-from netfleet.errors import FrameError
+from netfleet.errors import FrameError, TransportError
 from netfleet.sites.network import client as site_client
 from netfleet.sites.network import wire
 from netfleet.sites.network.client import Client, Wanted
@@ -32,7 +32,7 @@ from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.rate_limit import BURST, MOST, RateLimit
 from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
-from netfleet.sites.network.transport import Contact
+from netfleet.sites.network.transport import Caller, Contact
 from netfleet.sites.network.wire import CHUNK, Expected, Frame, Kind
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import Identity, load_identity
@@ -61,7 +61,7 @@ class World(NamedTuple):
 
     @property
     def run(self) -> bytes:
-        return bytes.fromhex(self.plan.run)
+        return self.plan.sites[0].run_id
 
     def identity(self, name: str) -> Identity:
         return load_identity(self.folder / name, name)
@@ -198,7 +198,7 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "no request": (
         asked(kind=Kind.CHUNK, total=28),
         DENIED,
-        "a request CHUNK where one of PULL, JOIN, MODEL, FACTS, KEY, RECEIPTS was expected",
+        "a request CHUNK where one of PULL, JOIN, MODEL, FACTS, KEY, RECEIPTS, CHECK was expected",
     ),
     "a key for noise": (asked(kind=Kind.KEY, t=0), DENIED, "this site adds no noise to its links"),
     "an answer": (asked(kind=Kind.DROPPED), DENIED, "a request DROPPED where"),
@@ -234,7 +234,7 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "another version": (
         damaged(lambda data: data[:4] + b"\7" + data[5:]),
         DENIED,
-        "of version 7, but this site supports 2",
+        "of version 7, but this site supports 3",
     ),
     "another kind": (damaged(lambda data: data[:5] + b"\xff" + data[6:]), DENIED, "of the unknown kind 255"),
     "oversized": (damaged(lambda data: data + bytes(LARGEST)), TOO_MUCH, "an oversized one: more than"),
@@ -433,6 +433,11 @@ ANSWERS: dict[str, tuple[Callable[[World], Answers], str]] = {
         "bytes 14 to 28 where those from 0 on were expected",
     ),
     "a chunk twice": (chunked((0, bytes(14)), (0, bytes(14))), "bytes 0 to 14 where those from 14 on were expected"),
+    "a wait for a site beyond all numbers": (
+        said(Kind.WAIT, t=T, body=b"\xff" * 10),
+        "an answer WAIT for site 4294967295, silent 255",
+    ),
+    "a wait with other bytes": (said(Kind.WAIT, t=T, body=b"s9\n"), "an answer WAIT with 3 bytes; expected none or 10"),
     "chunks without bytes": (chunked((0, b"")), "bytes 0 to 0 where"),
     "no head": (lambda world: message(world)[1:], "a frame CHUNK where another was expected"),
     "a request": (said(Kind.PULL), "a message of 0 bytes where|a frame PULL where another was expected"),
@@ -499,7 +504,7 @@ def test_bad_answers_of_a_neighbour(world: World, case: str) -> None:
         async with asking(world, script) as (rogue, client, contact, heard):
             into = torch.zeros(7)
             answer = await client.pull(contact, want(world, into))
-            assert answer == (Kind.CHUNK, T)
+            assert answer[:2] == (Kind.CHUNK, T)
             assert torch.equal(into, GOOD)
             assert rogue.asked == TRIES + 1
             ((who, said),) = heard.refusals()
@@ -574,3 +579,41 @@ def test_what_a_codec_cannot_read_is_refused() -> None:
     wanted = Wanted(expected, finite=lambda: bool(decode(message, 10, torch.float32).isfinite().all()))
     with pytest.raises(FrameError, match="cannot be decoded"):
         site_client._is_finite(wanted)
+
+
+class Slow:
+    """A server's handler that answers late."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def pull(self, caller: Caller, read: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:
+        await read()
+        self.asked.set()
+        await asyncio.sleep(60)
+        yield b""
+
+    async def status(self, caller: Caller) -> bytes:
+        return b"{}"
+
+
+def test_a_neighbour_that_stops_is_said_to_stop(world: World) -> None:
+    """gRPC's own words for it, "Cancelling all calls", would be in the log as what the neighbour does."""
+
+    async def scenario() -> None:
+        handler, address = Slow(), load_site(world.folder / "s0")[0].listen
+        transport = GrpcTransport(world.identity("s1"))
+
+        async def ask() -> None:
+            to = next(each for each in world.plan.sites[1].neighbours if each.name == "s0")
+            async for _ in transport.pull(to, b"x"):
+                raise AssertionError
+
+        async with GrpcTransport(world.identity("s0"), address).serve(handler):
+            asked = asyncio.create_task(ask())
+            await handler.asked.wait()
+        with pytest.raises(TransportError, match=r"^is stopping$"):
+            await asked
+        await transport.close()
+
+    run(scenario())

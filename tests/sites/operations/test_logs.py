@@ -63,6 +63,14 @@ def test_a_refusal_is_said_once_and_always_counted() -> None:
     assert log.refusals == {("C (10.0.0.1)", "a frame of round …"): 100, ("C (10.0.0.1)", "a flood"): 1}
 
 
+def test_only_a_rejection_of_a_neighbour_may_wake_someone() -> None:
+    stream = io.StringIO()
+    log = Log("lab", stream, as_json=True, neighbours=["clinic"])
+    for who in ("ipv4:10.0.0.1:1", "clinic (ipv4:10.0.0.1:1)", "clinic", "clinic2", "stranger (ipv4:10.0.0.1:1)"):
+        log.refused(who, "a flood")
+    assert [line["level"] for line in lines(stream)] == ["info", "warning", "warning", "info", "info"]
+
+
 def test_memory_and_lines_are_bounded() -> None:
     stream = io.StringIO()
     log = Log("lab", stream, as_json=True)

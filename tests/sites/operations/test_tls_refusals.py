@@ -144,6 +144,20 @@ def test_errors_of_grpc_pass_but_do_not_flood() -> None:
     assert passed == 10 * ERROR + ERROR.replace(b"E1117", b"F1117")
 
 
+FORGED = b'{"time": "2026-05-03T10:00:00.000Z", "level": "info", "site": "s0", "event": "finished"}'
+ASKED = b"E1117 04:16:55.765759    5333 ssl_transport_security.cc:3238] No match found for server name: "
+
+
+@pytest.mark.parametrize(
+    "name", [b"lab", b"x\n" + FORGED, b"x\n" + record(b"UNKNOWN: " + SSL + b"HTTP_REQUEST"), b"\x1b[2J"]
+)
+def test_the_server_name_that_a_client_asks_for_gets_nowhere(name: bytes) -> None:
+    trace_filter = TraceFilter()
+    assert trace_filter.feed(b"Go on? ") == (b"Go on? ", [])
+    assert trace_filter.feed(ASKED + name + b"\n") == (b"", [])  # one packet: gRPC writes a record with one call
+    assert trace_filter.feed(b"yes\n") == (b"yes\n", [])
+
+
 # ---- in a process ----
 
 ROOT = Path(__file__).parents[3] / "src"
@@ -184,6 +198,16 @@ raise ValueError("at last")
     parts = ["from below\n", "from Python\n", "from the log\n", "from a child\n", "no end of line", "; the end\n"]
     for part in [*parts, "CallNextHandshakerLocked", "ValueError: at last\n"]:
         assert said.count(part) == 1, said
+
+
+def test_what_is_written_with_one_call_is_filtered_as_one() -> None:
+    done = run(f"""
+with TlsRefusals() as watch:
+    for _ in range(100):
+        os.write(2, {ASKED + b"x" + bytes([10]) + FORGED + bytes([10])!r})
+        os.write(2, b"a line\\n")
+""")
+    assert (done.returncode, done.stderr) == (0, 100 * b"a line\n")
 
 
 def test_refusals_wait_for_who_listens() -> None:

@@ -31,6 +31,7 @@ from netfleet.sites.planning.folders import load_plan, load_site
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, load_nodes, parse_address
 from netfleet.sites.planning.overview import firewall, print_plan
 from netfleet.sites.planning.plan import load_planned, make_plan, write_plan
+from netfleet.sites.relay.settings import RelaySettings, load_relay
 
 NAMES = ("hospital-a", "hospital_b", "C", "d4", "lab")
 BASE: dict[str, Any] = {
@@ -307,7 +308,8 @@ GOOD = '[[nodes]]\nname = "a"\naddress = "10.0.0.1:7400"\n'
         ("patience = inf\n" + GOOD, "patience must be a number of seconds, 0"),
         ('patience = "long"\n' + GOOD, "patience in the file must be a number"),
         (GOOD + 'adress = "x:1"\n', r"unknown key 'adress' in \[\[nodes\]\] number 1"),
-        ('[[nodes]]\nname = "a"', r"\[\[nodes\]\] number 1 needs 'address'"),
+        ('[[nodes]]\nname = "a"\naddress = ""', "a needs either an address"),
+        ('[[nodes]]\nname = "a"', "a needs either an address.*or reachable = false"),
         ('[[nodes]]\naddress = "h:1"', r"\[\[nodes\]\] number 1 needs 'name'"),
         (GOOD + '[[nodes]]\nname = 3\naddress = "h:1"', r"name in \[\[nodes\]\] number 2 must be a text"),
         (GOOD + '[[nodes]]\nname = "A"\naddress = "h:1"', "two sites have the name 'A'"),
@@ -334,7 +336,6 @@ GOOD = '[[nodes]]\nname = "a"\naddress = "10.0.0.1:7400"\n'
         *(
             (f'[[nodes]]\nname = "a"\naddress = "{address}"', f"address of a{words}")
             for address, words in {
-                "": ' must be "host:port"',
                 "host": ' must be "host:port"',
                 ":7400": ' must be "host:port"',
                 "::1:7400": ' must be "host:port"',
@@ -475,6 +476,38 @@ def test_the_command_says_what_to_open_and_what_to_do(files: list[str], tmp_path
     assert f"λ = {plan.lam:.6g}, spectral gap {1 - plan.lam:.6g}, run {plan.run}" in said
     assert f"Move {tmp_path / 'out' / 'ca'} offline" in said
     assert "netfleet node NAME" in said
+
+
+def test_sites_that_only_dial_out_need_an_open_end_or_a_relay(tmp_path: Path, capsys: Any) -> None:
+    """a - b - c in a row: b and c have no address."""
+    entries = (NodeEntry("a", "10.0.0.1:1"), NodeEntry("b", reachable=False), NodeEntry("c", reachable=False))
+    row = {"topology": {"kind": "path"}}
+    with pytest.raises(ConfigError, match=r'b and c are neighbours, and neither has an address.*relay = "host:port"'):
+        make_plan(planned(NodesFile(entries), tmp_path, **row), NodesFile(entries))
+    nodes = NodesFile(entries, patience=7.0, rejoin=True, relay="Relay.example.org:7500")
+    made, out = planned(nodes, tmp_path, **row), tmp_path / "out"
+    write_plan(make_plan(made, nodes), out, made, nodes)
+    plan = load_plan(out / "operator")
+    assert plan == make_plan(made, nodes)
+    assert {site.relay for site in plan.sites} == {"relay.example.org:7500"}
+    assert [site.listen for site in plan.sites] == ["[::]:1", "", ""]
+    assert firewall(plan.sites[0]) == "TCP 1 from b (from wherever it dials out), the operator (netfleet status)"
+    assert firewall(plan.sites[1]) == "nothing from outside; to a (10.0.0.1:1), the relay (relay.example.org:7500)"
+    assert firewall(plan.sites[2]) == "nothing from outside; to the relay (relay.example.org:7500)"
+    assert sorted(path.name for path in (out / "relay").iterdir()) == ["ca.pem", "relay.toml"]  # no key
+    assert main(["admit", str(out), "d", "--neighbours", "c"]) == 0
+    assert load_relay(out / "relay") == RelaySettings(
+        "relay.example.org:7500", "[::]:7500", ("a", "b", "c", "operator", "d")
+    )
+    assert f"Put the new {out / 'relay' / 'relay.toml'} into the relay's folder" in capsys.readouterr().out
+    same = NodesFile(tuple(NodeEntry(name, f"10.0.0.9:{port}") for port, name in enumerate("abc", start=1)))
+    assert make_plan(planned(same, tmp_path, **row), same).run == plan.run  # who dials is no part of the run
+
+
+@pytest.mark.parametrize("relay", ["10.0.0.1:7400", "nowhere", "h:0"])
+def test_a_bad_relay_is_explained(relay: str) -> None:
+    with pytest.raises(ConfigError, match="relay"):
+        five(relay=relay)
 
 
 def test_a_forwarded_port_and_brought_requests_are_spoken_of(tmp_path: Path) -> None:

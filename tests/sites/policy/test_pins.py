@@ -11,11 +11,12 @@ from netfleet.cli import main
 from netfleet.errors import CertificateError, ConfigError, PolicyError
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.planning import certificates as tls
-from netfleet.sites.planning.certificates import fingerprint, read_certificate
-from netfleet.sites.planning.folders import Neighbour, load_site
+from netfleet.sites.planning.certificates import certificate_pem, fingerprint, read_certificate
+from netfleet.sites.planning.folders import Neighbour, all_neighbours, all_sites, load_site
+from netfleet.sites.policy.peers import KnownPeers
 from netfleet.sites.policy.start import open_site
 from netfleet.sites.runtime.membership import Membership
-from support.site_peers import S1, Log, World, in_force
+from support.site_peers import S1, Log, World, in_force, revoke
 
 # ---- pins ----
 
@@ -160,6 +161,22 @@ def test_a_certificate_that_is_no_neighbours_is_not_pinned(world: World, who: st
     assert main(["pin", str(world.folder("s0")), str(path)]) == 2
     assert words in capsys.readouterr().err
     assert (world.folder("s0") / "pins" / "s1.pem").read_bytes() == before
+
+
+def test_whoever_asks_for_the_status_knows_an_admitted_site_and_its_certificate(world: World, capsys: Any) -> None:
+    assert revoke(world, "s1") == 0
+    assert main(["admit", str(world.plan), "new", "127.0.0.1:9999", "--neighbours", "s0,s2"]) == 0
+    said = capsys.readouterr().out
+    shown = certificate_pem(read_certificate(world.folder("new") / "node.pem"))
+    operator = world.folder("operator")
+    assert [site.name for site in all_sites(operator)] == ["s0", "s1", "s2", "new"]
+    assert KnownPeers(operator, world.identity("s0").ca).roots("new") == shown
+    for name in ("admitted/new.toml", "certificates/new.pem"):
+        assert (operator / name).is_file()
+        assert name in said  # for copies of the operator's folder
+    assert [each.name for each in all_neighbours(world.folder("s0"))] == ["s1", "new"]
+    assert [each.name for each in all_neighbours(world.folder("s1"))] == ["s0", "s2"]
+    assert (world.folder("new") / "revoked.pem").read_bytes() == (operator / "revoked.pem").read_bytes()
 
 
 def test_a_site_that_is_admitted_later_is_pinned_by_both_ends(world: World, capsys: Any) -> None:

@@ -23,6 +23,7 @@ from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.process import run_node
 from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_site
+from netfleet.sites.planning.rollbacks import NONE
 from netfleet.sites.policy.accountant import Budget
 from netfleet.sites.policy.in_force import VARIABLE, PolicyInForce
 from netfleet.sites.policy.rules import Terms
@@ -234,7 +235,7 @@ class Agreeing:
     """A neighbour that agrees to every link."""
 
     def __init__(self, run: str, number: int) -> None:
-        self._answer = Frame(Kind.JOINED, bytes.fromhex(run), number, 1).encode()
+        self._answer = Frame(Kind.JOINED, NONE.run_id(run), number, 1).encode()
 
     async def pull(self, caller: Caller, read: Callable[[], Awaitable[bytes]]) -> AsyncGenerator[bytes, None]:
         yield self._answer

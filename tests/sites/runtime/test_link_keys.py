@@ -128,7 +128,7 @@ def test_a_neighbour_without_a_good_key_is_refused_and_given_up_on_disk(tmp_path
     client = Answers({"s1": keys(tmp_path, "s1", plan.run).statement(0, 0), "s3": Statement(bytes(32), bytes(32))})
     members = Membership(folders["s0"], plan.sites[0], 90, Outbox(), log.refused)
     with LoopThread() as loop:
-        session = SiteSession(members, client, None, loop, log)  # type: ignore[arg-type]
+        session = SiteSession(members, client, None, loop, log, None)  # type: ignore[arg-type]
         agree = Agreement(session, own, Waiting(members, log, Quiet()))
         secrets = agree({1: 0, 3: 0}, 0)
     assert list(secrets) == [1]

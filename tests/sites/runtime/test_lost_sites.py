@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -229,6 +230,10 @@ def test_a_new_site_joins(tmp_path: Path, capsys: Any) -> None:
         assert not any(sites.events(name, "unreachable") for name in names)
         check_records(sites.folders(*names))
         assert changes(sites, "new") == [("joined", "new")]
+        (served,) = sites.events("s0", "served")
+        since = json.loads((sites.folder / "s0" / "links.json").read_text())["since"]
+        assert (served["neighbour"], served["round"]) == ("new", since[str(M)])
+        assert not sites.events("s2", "served")
         assert [changes(sites, name) for name in ("s0", "s2")] == [[("admitted", "new")], []]
         assert [each.what for each in entries(sites.folder / "s0", Sent) if each.to == ("new",)][:1] == ["model"]
         old, new = quadratics(), quadratics(M + 1)

@@ -217,3 +217,13 @@ def test_every_method_says_what_a_loss_would_break() -> None:
         method = make_algorithm(kind)
         if not method.server:
             assert why_fixed(method) is None
+
+
+def test_the_row_of_W_is_made_again_only_when_the_neighbours_have_changed() -> None:
+    neighbourhood = Neighbourhood(0, {1: 0.25, 2: 0.5}, since={2: 3})
+    early, late = neighbourhood.W(2), neighbourhood.W(3)
+    assert neighbourhood.W(4) is late
+    assert early.toarray().tolist() == [[0.75, 0.25, 0.0], [0.0] * 3, [0.0] * 3]
+    assert late.toarray().tolist() == [[0.25, 0.25, 0.5], [0.0] * 3, [0.0] * 3]
+    neighbourhood.drop(1, 5)
+    assert neighbourhood.W(5).toarray()[0].tolist() == [0.5, 0.0, 0.5]

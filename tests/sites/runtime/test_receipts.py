@@ -402,7 +402,7 @@ async def ask(site: RecordingSite, network: MemoryNetwork, receipts: Receipts, t
     plan, _ = load_site(site.folder)
     client = Client(plan, network.transport(site.name), lambda who, why: None, receipts)
     into = bytearray(28)
-    wanted = Wanted(Expected(bytes.fromhex(plan.run), 0, t, 0, "float32[7]", 28), memoryview(into))
+    wanted = Wanted(Expected(plan.run_id, 0, t, 0, "float32[7]", 28), memoryview(into))
     return (await client._attempt(Contact(plan.neighbours[0]), Kind.PULL, wanted)).kind
 
 

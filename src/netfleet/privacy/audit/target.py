@@ -8,10 +8,11 @@ from pathlib import Path
 from netfleet.data.sites import SITE_VARIABLE, holds_own_data
 from netfleet.errors import ConfigError
 from netfleet.problems.own_loop import OWN_LOOP
-from netfleet.registry import make_importable, parameters
+from netfleet.registry import parameters
 from netfleet.runs.config import Experiment, Table, load_experiment, resolve_method
 from netfleet.sites.planning.certificates import OPERATOR
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, PLAN_FILE, SITE_FILE, load_plan, load_site
+from netfleet.sites.planning.module_places import make_site_importable
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def find_target(path: str | None, overrides: Sequence[str] = ()) -> AuditTarget:
 
 
 def _site(folder: Path, overrides: Sequence[str]) -> AuditTarget:
-    make_importable(str(folder / EXPERIMENT_FILE))
+    make_site_importable(folder)
     site, experiment = load_site(folder)
     if not site.planned:
         raise ConfigError(f"{site.name} has joined after the plan was made, so its links are not in it; audit the plan")

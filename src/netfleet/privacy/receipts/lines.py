@@ -177,6 +177,16 @@ class Membership(Entry):
 
 
 @dataclass(frozen=True)
+class RolledBack(Entry):
+    """The site was taken back to an earlier round: messages of the rounds after it are computed again."""
+
+    kind = "rolled-back"
+    number: int  # of this rollback
+    round: int
+    reached: int  # the round in which the site was before
+
+
+@dataclass(frozen=True)
 class Ended(Entry):
     """The site's process ends in an orderly way."""
 

@@ -38,11 +38,14 @@ _EVENTS: dict[Event, str] = {
 FILES = (
     ("run/checkpoint*", "the state of the training: the model, the gradients that the method tracks, the messages of "
      "the last round, and sums of what came from each neighbour", "replaced in every round; the last one stays"),
+    ("kept", "the same of some earlier rounds", "some checkpoints (`keep` in site.toml); older ones are removed"),
     ("run/history.jsonl", "accuracy, losses and counters of each evaluation", "stays"),
     ("run/scores.csv", "scores of the last model on the site's test rows", "stays"),
     ("run/facts.json", "names, shapes and digests of parameters", "stays"),
     ("run/config.json", "the settings of the training", "stays"),
     ("run/rows.json", "the number of the training rows and a digest of the data", "stays"),
+    ("run/steps.jsonl", "how many local steps were made in each round", "grows"),
+    ("run/modules.json", "where modules that the experiment names were found", "stays"),
     ("run/noise.json", "the secrets from which the noise of links is drawn", "stays; nobody else may have it"),
     ("privacy.json", "the secret from which rows and noise are drawn, and how many gradients were computed",
      "stays: it counts for later trainings too; nobody else may have it"),
@@ -66,6 +69,9 @@ FILES = (
     ("experiment.toml", "the experiment as it was planned", "stays"),
     ("site.toml", "names and addresses of the neighbours", "stays"),
     ("neighbours.d", "names and addresses of neighbours that joined later", "stays"),
+    ("rollbacks.json", "how often the site was taken back to an earlier round", "stays"),
+    ("alarm.json", "which numbers were unusual, since which round", "until somebody has looked (netfleet release)"),
+    ("health.json", "the last sign of life, with the round", "while the site runs"),
     ("links.json", "rounds in which links began and ended", "stays"),
     ("node.key", "the site's private key", "until the certificate is renewed; nobody else may have it"),
 )  # fmt: skip

@@ -6,7 +6,17 @@ them.
 
 from typing import NamedTuple, TypeVar
 
-from netfleet.privacy.receipts.lines import Certificate, Line, Membership, Receipt, Received, Sent, Started, What
+from netfleet.privacy.receipts.lines import (
+    Certificate,
+    Line,
+    Membership,
+    Receipt,
+    Received,
+    RolledBack,
+    Sent,
+    Started,
+    What,
+)
 from netfleet.privacy.receipts.signing import fingerprint, from_text
 
 #: Rounds of which things are kept: two for which receipts are given, so a sender that lost one in a power cut gets it
@@ -36,6 +46,7 @@ class RecordState:
 
     def __init__(self) -> None:
         self.run, self.joined = "", -1  # the round in which this site joined the last time
+        self.rollbacks = 0
         self.certificates: dict[str, bytes] = {}  # neighbours' certificates by fingerprint
         self._sent: dict[str, dict[Key, SentLine]] = {}  # by neighbour
         self._lines: dict[str, dict[str, SentLine]] = {}  # the same by their hash, and those that were replaced
@@ -58,6 +69,14 @@ class RecordState:
             _keep(self._received.setdefault(entry.sender, {}), key_of(entry), entry, CONFIRMED)
         elif isinstance(entry, Membership):
             self._take_change(entry)
+        elif isinstance(entry, RolledBack):
+            self._take_rollback(entry)
+
+    def _take_rollback(self, entry: RolledBack) -> None:
+        """Nobody asks for what was sent before, or confirms it: all sites are back in that round."""
+        self.rollbacks, self.joined = entry.number, min(self.joined, entry.round)
+        for things in (self._sent, self._lines, self._unconfirmed, self._confirmed, self._received):
+            things.clear()
 
     def _take_sent(self, sent: SentLine) -> None:
         for name in sent.entry.to:

@@ -14,6 +14,7 @@ from netfleet.privacy.receipts.lines import (
     Receipt,
     Received,
     Repaired,
+    RolledBack,
     Sent,
     Started,
     Status,
@@ -78,6 +79,7 @@ class Summary:
         self.status: dict[str, Answers] = {}
         self.metrics: list[tuple[datetime, str]] = []
         self.changes: list[tuple[datetime, Membership]] = []
+        self.rollbacks: list[RolledBack] = []
         self.repairs = 0
         self.differs: list[Differs] = []
         self.unknown: list[Unknown] = []
@@ -135,6 +137,8 @@ class Summary:
             self.changes.append((time, entry))
         elif isinstance(entry, Metrics):
             self.metrics.append((time, entry.address))
+        elif isinstance(entry, RolledBack):
+            self.rollbacks.append(entry)
         elif isinstance(entry, Repaired):
             self.repairs += 1
         elif isinstance(entry, Differs):

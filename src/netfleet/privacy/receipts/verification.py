@@ -51,6 +51,11 @@ def _notices(summary: Summary, torn: int) -> Iterator[str]:
             f"{differs.site} computed its message of round {differs.round}, exchange {differs.exchange}, twice with "
             f"different results ({differs.before[:12]} and {differs.now[:12]})"
         )
+    for back in summary.rollbacks:
+        yield (
+            f"the site was rolled back from round {back.reached} to round {back.round} (rollback {back.number}); "
+            f"messages of later rounds were computed again"
+        )
     for unknown in summary.unknown:
         yield (
             f"{unknown.receiver} confirms a {unknown.what} of round {unknown.round} that this record does not have; "

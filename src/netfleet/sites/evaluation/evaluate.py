@@ -82,9 +82,9 @@ def _evaluated(folder: Path, opened: OpenedSite, beside: Sequence[Path], tests: 
     if baseline is not None:
         outputs[BASELINES[str(tests.problem.task.outputs)]] = baseline
     about = {each.name: each.model for each in candidates}
-    metric = _main_metric(tests, outputs["joint"])
+    metric = main_metric(tests, outputs["joint"])
     found = {
-        name: _measure(each, tests, None if _is_own(about.get(name), site) else metric)
+        name: measured_on(each, tests, None if _is_own(about.get(name), site) else metric)
         for name, each in outputs.items()
     }
     return SiteEvaluation(
@@ -93,7 +93,7 @@ def _evaluated(folder: Path, opened: OpenedSite, beside: Sequence[Path], tests: 
         len(tests.rows),
         metric,
         tuple(_scores(name, about.get(name), values) for name, values in found.items()),
-        _comparison(found, metric, tests),
+        comparison_of(found, metric, tests),
         left_out,
         tuple(_notes(site, tests, found)),
         why_withheld(in_force.policy.show, experiment, len(tests.rows)),
@@ -131,7 +131,12 @@ def _test_rows(folder: Path, site: Site, experiment: Experiment, data_changed: b
         tested = site_problem(site, replace(experiment, problem=table))
         assert isinstance(tested, ModuleProblem)
         problem = tested
-    own = None if problem.test_parts is None else problem.test_parts[site.number]
+    return tests_of(problem, site.number, experiment)
+
+
+def tests_of(problem: ModuleProblem, worker: int, experiment: Experiment) -> TestRows:
+    """The test rows of a worker: its own, if the data says whose they are."""
+    own = None if problem.test_parts is None else problem.test_parts[worker]
     rows = torch.arange(problem.data.tests) if own is None else torch.from_numpy(own)
     targets = take(problem.test_targets, rows)
     draws = draw_rows(strata_of(targets, len(rows)), problem.seed)
@@ -182,7 +187,7 @@ def _is_own(model: ModelFile | None, site: Site) -> bool:
     return model is None or model.info.origin.site == site.name
 
 
-def _measure(outputs: Tensor, tests: TestRows, only: str | None) -> dict[str, Measured]:
+def measured_on(outputs: Tensor, tests: TestRows, only: str | None) -> dict[str, Measured]:
     """All metrics; with intervals for all of them, or for one only, since drawing again takes time."""
     found = {}
     for metric in tests.metrics:
@@ -200,7 +205,7 @@ def _scores(name: str, model: ModelFile | None, found: Mapping[str, Measured]) -
     return ModelScores(name, origin.site, origin.kind, scores, origin.round, origin.best)
 
 
-def _main_metric(tests: TestRows, joint: Tensor) -> str:
+def main_metric(tests: TestRows, joint: Tensor) -> str:
     """What models are compared by: the first of these that the test rows have."""
     task, known = tests.problem.task, {metric.name: metric for metric in tests.metrics}
     yes_no = task.outputs == "labels" or (task.outputs == "classes" and task.width(tests.problem.data) == 2)
@@ -208,7 +213,7 @@ def _main_metric(tests: TestRows, joint: Tensor) -> str:
     return next((name for name in wanted if name in known and known[name](joint, tests.targets) is not None), "loss")
 
 
-def _comparison(found: Mapping[str, Mapping[str, Measured]], metric: str, tests: TestRows) -> Comparison | None:
+def comparison_of(found: Mapping[str, Mapping[str, Measured]], metric: str, tests: TestRows) -> Comparison | None:
     if "alone" not in found:
         return None
     joint, alone = found["joint"][metric], found["alone"][metric]

@@ -50,19 +50,21 @@ class Matrix:
 def evaluate_plan(folder: Path, data_changed: bool = False) -> Matrix:
     """Evaluate at each site whose folder is here, read what the others sent, and put all into one table."""
     sites = all_sites(folder / OPERATOR)
-    here = [folder / site.name for site in sites if _is_here(folder / site.name)]
+    here = folders_here(folder, sites)
     for place in here:
         found = evaluate_site(place, open_site(place), here, data_changed)
         write_evaluation(found, place / EVALUATION_FILE)
         write_site_page(found, place / PAGE_FILE)
-    return make_matrix([site.name for site in sites], _collected(folder, sites, here), sites[0].run)
+    return make_matrix([site.name for site in sites], collected(folder, sites, here), sites[0].run)
 
 
-def _is_here(place: Path) -> bool:
-    return (place / SITE_FILE).is_file() and (place / MODEL_FILE).is_file()
+def folders_here(folder: Path, sites: Sequence[Site]) -> list[Path]:
+    """The folders of sites that have trained on this machine."""
+    places = [folder / site.name for site in sites]
+    return [place for place in places if (place / SITE_FILE).is_file() and (place / MODEL_FILE).is_file()]
 
 
-def _collected(folder: Path, sites: Sequence[Site], here: Sequence[Path]) -> dict[str, SiteEvaluation]:
+def collected(folder: Path, sites: Sequence[Site], here: Sequence[Path]) -> dict[str, SiteEvaluation]:
     """The evaluations of sites by name: those in the folders that are here, else those that were sent."""
     found = {}
     for site in sites:

@@ -6,16 +6,18 @@ nobody answers. It stores nothing that it did not ask for and check.
 
 import asyncio
 import math
-import random
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from netfleet.errors import CertificateError, FrameError, TransportError
 from netfleet.sites.network import wire
+from netfleet.sites.network.pauses import growing
 from netfleet.sites.network.receipt_format import unpack_note
 from netfleet.sites.network.receipts import WHAT, Receipts
 from netfleet.sites.network.transport import HOLD, Busy, Contact, Refused, Transport
+from netfleet.sites.network.wait_cause import unpack_cause
 from netfleet.sites.network.wire import Assembly, Expected, Frame, Kind
 from netfleet.sites.planning.folders import Site
 
@@ -36,10 +38,11 @@ class Silence(TransportError):
 
 
 class Answer(NamedTuple):
-    """How an attempt ended: `CHUNK` if the message has arrived."""
+    """How an attempt ended: `CHUNK` if the message has arrived. `run` is that of the answer's frame, if it was one."""
 
     kind: Kind
     t: int
+    run: bytes = b""
 
 
 class Wanted(NamedTuple):
@@ -56,7 +59,7 @@ class Client:
 
     def __init__(self, site: Site, transport: Transport, refused: Refused, receipts: Receipts) -> None:
         self._site, self._transport, self._refused, self._receipts = site, transport, refused, receipts
-        self._run = bytes.fromhex(site.run)
+        self._run = site.run_id
 
     async def pull(
         self, contact: Contact, wanted: Wanted, rounds: Sequence[int] = (), kind: Kind = Kind.PULL
@@ -67,6 +70,13 @@ class Client:
         as its neighbour answers "not yet", and as long as a neighbour has never been there. It stops asking a neighbour
         that rejoins for what that neighbour no longer has (JOIN).
         """
+        contact.asked, contact.cause = time.monotonic(), None
+        try:
+            return await self._pull(contact, wanted, rounds, kind)
+        finally:
+            contact.asked = None
+
+    async def _pull(self, contact: Contact, wanted: Wanted, rounds: Sequence[int], kind: Kind) -> Answer:
         pauses, failing = _pauses(), None
 
         def known() -> bool:  # one that has never been there is not given up
@@ -107,7 +117,7 @@ class Client:
 
     def note_failure(self, contact: Contact, error: TransportError) -> None:
         """Say why this site waits for a neighbour; a bad answer is logged too."""
-        contact.waiting = str(error)
+        contact.waiting, contact.silent = str(error), not isinstance(error, Busy)
         if isinstance(error, CertificateError):
             self._refused(contact.neighbour.name, str(error))
         if isinstance(error, FrameError):
@@ -156,12 +166,13 @@ class Client:
                 contact.received += len(data)
                 frame = wire.decode(data)
                 if frame.kind in _INSTEAD:
-                    return self._instead(contact, frame, wanted.expected)
+                    return self._instead(contact, frame, wanted.expected, kind == Kind.JOIN)
                 if frame.kind == Kind.NOTE and note is None:
                     wire.check_origin(frame, self._run, contact.neighbour.number)
                     note = unpack_note(frame.body)
                     continue
                 assembly.feed(frame)
+                contact.silent, contact.cause = False, None
         if not assembly.complete:
             raise FrameError("a truncated message: the stream ended before its last byte")
         if not await asyncio.to_thread(_is_finite, wanted):
@@ -171,12 +182,13 @@ class Client:
         contact.note_round(wanted.expected.t)
         return Answer(Kind.CHUNK, wanted.expected.t)
 
-    def _instead(self, contact: Contact, frame: Frame, expected: Expected) -> Answer:
-        wire.check_origin(frame, self._run, contact.neighbour.number)
+    def _instead(self, contact: Contact, frame: Frame, expected: Expected, joins: bool) -> Answer:
+        wire.check_origin(frame, self._run, contact.neighbour.number, whatever_rollbacks=joins)
         if frame.kind == Kind.WAIT and frame.t > expected.t + 1:
             raise FrameError(f"says that it is in round {frame.t}, but has nothing for round {expected.t}")
         contact.note_round(frame.t)
-        return Answer(frame.kind, frame.t)
+        contact.cause = unpack_cause(frame.body) if frame.kind == Kind.WAIT else None
+        return Answer(frame.kind, frame.t, frame.run)
 
 
 async def _in_time(stream: AsyncGenerator[bytes, None], first: float, later: float) -> AsyncGenerator[bytes, None]:
@@ -208,8 +220,4 @@ def _is_finite(wanted: Wanted) -> bool:
 
 
 def _pauses() -> Iterator[float]:
-    """Growing pauses with jitter, so that sites do not retry in step."""
-    pause, most = PAUSES
-    while True:
-        yield pause * random.uniform(0.5, 1.5)
-        pause = min(2 * pause, most)
+    return growing(*PAUSES)

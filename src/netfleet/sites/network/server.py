@@ -16,12 +16,16 @@ from netfleet.sites.network.rate_limit import RateLimit, Served
 from netfleet.sites.network.receipt_format import pack_note, unpack_receipts
 from netfleet.sites.network.receipts import WHAT, Receipts
 from netfleet.sites.network.transport import HOLD, Busy, Caller, Contact, Refused
+from netfleet.sites.network.wait_cause import Cause, pack_cause
 from netfleet.sites.network.wire import Frame, Kind
 from netfleet.sites.planning.certificates import OPERATOR
 from netfleet.sites.planning.folders import Neighbour, Site
 from netfleet.sites.policy.peers import Peers
 
-_REQUESTS = tuple(kind.name for kind in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS, Kind.KEY, Kind.RECEIPTS))
+_NO_NEIGHBOUR = "its certificate is good, but it is not a neighbour"
+_REQUESTS = tuple(
+    kind.name for kind in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS, Kind.KEY, Kind.RECEIPTS, Kind.CHECK)
+)
 
 
 class Members(Protocol):
@@ -42,8 +46,18 @@ class Members(Protocol):
     def add_link(self, j: int) -> Frame:
         """Agree with j on the first round of a new link; it is on disk when this returns."""
 
+    def cause(self) -> Cause:
+        """For whom this site waits; itself, if it computes."""
+
     def note_compared(self, j: int) -> None:
         """Neighbour j has been sent this site's facts."""
+
+
+class Checks(Protocol):
+    """Answers `netfleet doctor` of a neighbour (`doctor.answering.Answerer`)."""
+
+    async def answer(self, request: Frame, to: Neighbour) -> Iterable[Frame]:
+        """The frames that answer a question."""
 
 
 class SiteServer:
@@ -62,15 +76,16 @@ class SiteServer:
         facts: Message | None = None,
         peers: Peers | None = None,
         key: Callable[[int], Message] | None = None,
+        checks: Checks | None = None,
     ) -> None:
         """`model` is the last saved model; `status` is the status as JSON for a name; `facts` are those of a site with
         a loop of its own; `peers` say whose certificates count; `key` is the site's public key for a neighbour, where
-        links have noise. Make it in the network's loop.
+        links have noise; `checks` answer a neighbour's doctor. Make it in the network's loop.
         """
-        self._peers = peers
+        self._peers, self._checks = peers, checks
         self._site, self._outbox, self._members, self._refused = site, outbox, members, refused
         self._receipts, self._model, self._status, self._facts, self._key = receipts, model, status, facts, key
-        self._run = bytes.fromhex(site.run)
+        self._run = site.run_id
         self.limit = limit or RateLimit()
         self._news = asyncio.Condition()
         self._loop = asyncio.get_running_loop()
@@ -96,6 +111,8 @@ class SiteServer:
                 if answer.kind == Kind.HEAD and frame.kind == Kind.PULL:
                     served.tag = Tag(frame.t, frame.call)
                 yield data
+            if served.tag is not None:
+                contact.served = max(contact.served, served.tag.t)
             if frame.kind == Kind.FACTS:
                 self._members.note_compared(contact.neighbour.number)
 
@@ -103,9 +120,10 @@ class SiteServer:
         """A request that may be answered, and its sender."""
         contact = self._members.find_neighbour(name)
         if contact is None:
-            raise FrameError("its certificate is good, but it is not a neighbour")
+            raise FrameError(_NO_NEIGHBOUR)
         frame, j = wire.decode(request), contact.neighbour.number
-        wire.check_origin(frame, self._run, j)
+        run = frame.run if frame.kind == Kind.CHECK else self._run  # a doctor learns by the answer that plans differ
+        wire.check_origin(frame, run, j, whatever_rollbacks=frame.kind == Kind.JOIN)
         if frame.kind.name not in _REQUESTS:
             raise FrameError(f"a request {frame.kind.name} where one of {', '.join(_REQUESTS)} was expected")
         if frame.kind in (Kind.PULL, Kind.RECEIPTS):
@@ -130,6 +148,12 @@ class SiteServer:
         """The message that was asked for, or what to answer instead; waits until there is either."""
         if frame.kind == Kind.RECEIPTS:
             return [Frame(Kind.NOTED, self._run, self._site.number, self._outbox.t)]
+        if frame.kind == Kind.CHECK:
+            if self._checks is None:
+                raise FrameError("this site does not answer netfleet doctor")
+            return await self._checks.answer(frame, to)
+        if frame.kind == Kind.JOIN and frame.run != self._run:  # it asks again once it knows of this site's rollbacks
+            return [Frame(Kind.WAIT, self._run, self._site.number, -1)]
         if frame.kind == Kind.JOIN:
             return [await in_thread(self._members.add_link, to.number)]
         if frame.kind == Kind.MODEL:
@@ -158,7 +182,8 @@ class SiteServer:
                     await self._news.wait()
                 return instead
         except TimeoutError:
-            return Frame(Kind.WAIT, self._run, self._site.number, self._outbox.t)
+            body = pack_cause(self._members.cause())
+            return Frame(Kind.WAIT, self._run, self._site.number, self._outbox.t, body=body)
 
     def _check_first(self, frame: Frame, first: int) -> None:
         """Whoever names any round would get a line of its own in the record for each."""
@@ -181,6 +206,15 @@ class SiteServer:
                 return await in_thread(self._status, caller.name)
             self._refused(str(caller), "asked for the status, but is neither operator nor neighbour")
         raise FrameError("neither operator nor neighbour")
+
+    def check_neighbour(self, caller: Caller) -> None:
+        try:
+            if self._members.find_neighbour(caller.name) is None:
+                raise FrameError(_NO_NEIGHBOUR)
+            self._check_certificate(caller)
+        except (FrameError, CertificateError) as error:
+            self._refused(str(caller), str(error))
+            raise
 
     @contextmanager
     def _serving(self, caller: Caller) -> Iterator[Served]:

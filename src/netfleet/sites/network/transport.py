@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from netfleet.errors import CertificateError, FrameError, TransportError
+from netfleet.sites.network.wait_cause import Cause
 from netfleet.sites.planning.folders import Neighbour
 from netfleet.sites.policy.peers import Peers
 
@@ -20,6 +21,8 @@ from netfleet.sites.policy.peers import Peers
 #: yet" about once a second: that is its sign of life.
 HOLD = 1.0
 
+#: Ways to a site, beside the relay.
+DIRECT, REVERSE = "direct", "reverse"
 #: Called with every rejection: who sent it, and why it is rejected.
 Refused = Callable[[str, str], None]
 
@@ -47,12 +50,23 @@ class Contact:
     t: int = -1  # the round in which it was at the last sign of life
     last_heard: float | None = None  # when that was
     waiting: str = ""  # why this site waits for it; empty: it does not
+    asked: float | None = None  # since when this site asks for what has not arrived
+    silent: bool = False  # whether it did not answer the last time
+    cause: Cause | None = None  # for whom it waits, as its last answer says
+    served: int = -1  # the last round whose message it was sent
     received: int = 0  # bytes
     sent: int = 0
 
     def note_round(self, t: int) -> None:
         """It gave a sign of life in round t."""
-        self.t, self.last_heard = max(self.t, t), time.monotonic()
+        self.t, self.last_heard, self.silent = max(self.t, t), time.monotonic(), False
+
+
+class Way(NamedTuple):
+    """How a site can be reached: "direct", "relay" or "reverse", over a connection that it made; or why it cannot."""
+
+    how: str
+    failure: str = ""
 
 
 class Handler(Protocol):
@@ -66,12 +80,21 @@ class Handler(Protocol):
     async def status(self, caller: Caller) -> bytes:
         """The site's status as JSON, as far as the caller may see it."""
 
+    def check_neighbour(self, caller: Caller) -> None:
+        """Raise unless the caller is a neighbour, with a certificate that counts."""
+
 
 class Transport(Protocol):
     """One site's connections; what fails is a TransportError whose subject is the other site."""
 
     def pull(self, to: Neighbour, request: bytes) -> AsyncGenerator[bytes, None]:
         """Send a request to a neighbour; the frames of its answer."""
+
+    async def ways(self, to: Neighbour, seconds: float) -> list[Way]:
+        """Try every way to reach a neighbour."""
+
+    async def status_at(self, to: Neighbour, target: str, seconds: float) -> bytes:
+        """Ask a neighbour once for its status, at this address only."""
 
     def serve(self, handler: Handler) -> AbstractAsyncContextManager[None]:
         """Let the others reach this site while the context lasts."""
@@ -119,11 +142,7 @@ class MemoryTransport:
         self._network, self._name, self._certificate, self._peers = network, name, certificate, peers
 
     async def pull(self, to: Neighbour, request: bytes) -> AsyncGenerator[bytes, None]:
-        listener = self._network.listeners.get(to.name)
-        if listener is None:
-            raise TransportError("cannot be reached (it does not serve)")
-        if self._peers is not None and listener.certificate not in self._peers.roots(to.name):
-            raise CertificateError("answers with a certificate that is not pinned here")
+        listener = self._listener(to)
         caller = Caller(self._name, "memory", self._certificate)
         future = asyncio.run_coroutine_threadsafe(_answers(listener.handler, caller, request), listener.loop)
         listener.pending.add(future)
@@ -141,6 +160,31 @@ class MemoryTransport:
             raise TransportError("cannot be reached (the connection was closed)") from None
         finally:
             listener.pending.discard(future)
+
+    async def ways(self, to: Neighbour, seconds: float) -> list[Way]:
+        try:
+            await self.status_at(to, to.address, seconds)
+        except TransportError as error:
+            return [Way(DIRECT, str(error))]
+        return [Way(DIRECT)]
+
+    async def status_at(self, to: Neighbour, target: str, seconds: float) -> bytes:
+        listener = self._listener(to)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask_status(listener), listener.loop))
+
+    async def _ask_status(self, listener: _Listener) -> bytes:
+        try:
+            return await listener.handler.status(Caller(self._name, "memory", self._certificate))
+        except (FrameError, CertificateError) as error:
+            raise TransportError(f"refuses: {error}") from None
+
+    def _listener(self, to: Neighbour) -> _Listener:
+        listener = self._network.listeners.get(to.name)
+        if listener is None:
+            raise TransportError("cannot be reached (it does not serve)")
+        if self._peers is not None and listener.certificate not in self._peers.roots(to.name):
+            raise CertificateError("answers with a certificate that is not pinned here")
+        return listener
 
     @asynccontextmanager
     async def serve(self, handler: Handler) -> AsyncIterator[None]:

@@ -7,7 +7,7 @@ A frame is a header of fixed size, then its body:
 | 4 | magic | `NTFL` |
 | 1 | version | of this table |
 | 1 | kind | see `Kind` |
-| 32 | run | the hash of the run's config |
+| 32 | run | 24 bytes of the run's hash, then how often the sender was rolled back (`planning/rollbacks.py`) |
 | 4 | sender | its number in the plan |
 | 8 | t | the round (−1 while initialising) |
 | 4 | call | the number of the exchange within it |
@@ -27,13 +27,14 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from netfleet.errors import FrameError
+from netfleet.sites.planning.rollbacks import rollbacks_in, same_run
 
 try:  # the same CRC-32, some times faster
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
 
-MAGIC, VERSION = b"NTFL", 2
+MAGIC, VERSION = b"NTFL", 3
 #: The largest body of a frame, and the longest description of a message.
 CHUNK, WORDS = 1 << 20, 1 << 10
 #: The most sites that a list of rounds has.
@@ -61,6 +62,8 @@ class Kind(IntEnum):
     RECEIPTS = 13  # here are my receipts for your last messages; I ask for nothing
     NOTED = 14  # I have them
     KEY = 15  # give me your public key (where links have noise)
+    CHECK = 16  # netfleet doctor: say who you are; the total are the random bytes that I want too
+    CHECKED = 17  # here is what I say of myself; the bytes follow
 
 
 class Frame(NamedTuple):
@@ -181,11 +184,18 @@ class Assembly:
         self._have = end
 
 
-def check_origin(frame: Frame, run: bytes, sender: int) -> None:
-    """A frame must be of this run, and say who its sender's certificate says it is."""
-    if frame.run != run:
+def check_origin(frame: Frame, run: bytes, sender: int, whatever_rollbacks: bool = False) -> None:
+    """A frame must be of this run after the same rollbacks, and say who its sender's certificate says it is."""
+    if not same_run(frame.run, run):
         raise FrameError(
             f"a frame of run {frame.run.hex()[:12]}, but this node's is {run.hex()[:12]}: the two have different plans"
+        )
+    if frame.run != run and not whatever_rollbacks:
+        theirs, ours = rollbacks_in(frame.run), rollbacks_in(run)
+        where, to = ("there", ours.to) if theirs.number < ours.number else ("here", theirs.to)
+        raise FrameError(
+            f"the sender {theirs} and this site {ours}, so they cannot train together; {where}: "
+            f"netfleet rollback DIR --to {to}, or netfleet node DIR --rejoin"
         )
     if frame.sender != sender:
         raise FrameError(f"a frame that says it is from site {frame.sender}, but came from site {sender}")

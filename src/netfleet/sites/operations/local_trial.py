@@ -1,4 +1,6 @@
-"""Runs all sites of a plan on one machine, for a trial: each in its own process, as it would run at its site."""
+"""Runs all sites of a plan on one machine, for a trial: each in its own process, as it would run at its site; and the
+relay.
+"""
 
 import contextlib
 import os
@@ -12,9 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from netfleet.runs.history import describe
+from netfleet.runs.progress import in_words
 from netfleet.sites.operations.status import SiteStatus, ask_all
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Site
+from netfleet.sites.relay.settings import RELAY_FOLDER
 
 LOG_FILE, OPTIONS = "node.log", ("--log", "json", "--linger", "10")
 #: Seconds between two questions to the sites, and for which they have time to stop.
@@ -25,10 +29,11 @@ def up(folder: Path, sites: Sequence[Site], operator: Identity, console: Console
     """Start them and wait for them; returns the names of those that failed. Each writes to its own `node.log`."""
     columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
-    with _started(folder, sites) as running, progress:
+    relay = sites[0].relay if (folder / RELAY_FOLDER).is_dir() else ""
+    with _relay(folder, relay), _started(folder, sites) as running, progress:
         bars = {site.name: progress.add_task(site.name, total=None, note="starts") for site in sites}
         while not _all_ended(running.values(), INTERVAL):
-            for answer in ask_all(sites, operator, INTERVAL):
+            for answer in ask_all(sites, operator, INTERVAL, relay=relay):
                 if answer.status is not None:
                     _show(answer.status, progress, bars[answer.name])
         for name, process in running.items():
@@ -50,9 +55,26 @@ def _all_ended(processes: Iterable[subprocess.Popen[bytes]], seconds: float) -> 
 
 
 def _show(status: SiteStatus, progress: Progress, bar: TaskID) -> None:
-    waits = [f"waits for {link.name}" for link in status.neighbours if link.waiting]
+    waits = [] if status.wait is None else [f"waits {in_words(status.wait.seconds)} for {status.wait.name}"]
     measured = [describe(dict(status.record))] if status.record else []
-    progress.update(bar, completed=status.round, total=status.rounds, note="  ".join(measured + waits[:2]))
+    progress.update(bar, completed=status.round, total=status.rounds, note="  ".join(measured + waits))
+
+
+@contextlib.contextmanager
+def _relay(folder: Path, address: str) -> Iterator[None]:
+    """The plan's relay, if it has one; it ends with the context."""
+    if not address:
+        yield
+        return
+    command = [sys.executable, "-m", "netfleet", "relay", str(folder / RELAY_FOLDER), "--log", "json"]
+    with (
+        open(folder / RELAY_FOLDER / LOG_FILE, "ab") as log,
+        subprocess.Popen(command, stdout=log, stderr=log) as relay,
+    ):
+        try:
+            yield
+        finally:
+            relay.terminate()
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import re
 import sys
 import threading
 from collections import Counter
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any, TextIO
 from urllib.parse import unquote
@@ -34,8 +35,11 @@ _VARYING = re.compile(
 class Log:
     """Events of a site, from any thread."""
 
-    def __init__(self, site: str, stream: TextIO | None = None, as_json: bool = False) -> None:
-        self.site, self.as_json = site, as_json
+    def __init__(
+        self, site: str, stream: TextIO | None = None, as_json: bool = False, neighbours: Collection[str] = ()
+    ) -> None:
+        """A rejection of one of the `neighbours` is a warning, since the training may wait for it."""
+        self.site, self.as_json, self._neighbours = site, as_json, frozenset(neighbours)
         self.refusals: Counter[tuple[str, str]] = Counter()  # by sender and kind of reason
         self.lost = 0  # lines that could not be written
         self._stream = sys.stderr if stream is None else stream
@@ -63,7 +67,8 @@ class Log:
             self.refusals[pair] += 1
             if first:
                 said = {"note": "further reasons are counted, not logged"} if pair[1] == OTHERS[1] else {}
-                self.event("refused", level="warning", who=name, why=why, **said)
+                level = "warning" if name.partition(" (")[0] in self._neighbours else "info"
+                self.event("refused", level=level, who=name, why=why, **said)
 
     def _place(self, pair: tuple[str, str]) -> tuple[tuple[str, str], bool]:
         """The pair under which a rejection is counted, and whether it is the first there."""

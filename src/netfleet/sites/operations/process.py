@@ -6,33 +6,45 @@ import os
 import signal
 import sys
 import time
+import traceback
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from rich.console import Console
 
 from netfleet.data.sites import SITE_VARIABLE
-from netfleet.errors import ConfigError, DivergedError, NetfleetError, NoLinkError
-from netfleet.files import locked
+from netfleet.errors import ConfigError, DivergedError, NetfleetError, NoLinkError, RollbackError
+from netfleet.files import full_disk, locked, writing
 from netfleet.problems.own_loop import OWN_LOOP
-from netfleet.registry import make_importable
 from netfleet.runs import checkpoint
 from netfleet.runs.config import read_toml
 from netfleet.runs.progress import Live
 from netfleet.sites import LINGER
 from netfleet.sites.operations.logs import Log, Logged
 from netfleet.sites.operations.tls_refusals import TlsRefusals, trace_handshakes
-from netfleet.sites.planning.certificates import expiry_warning, load_identity
-from netfleet.sites.planning.folders import EXPERIMENT_FILE, LEAVE_FILE, RUN_FOLDER, Site, read_site
+from netfleet.sites.planning.certificates import Identity, expiry_warning, load_identity
+from netfleet.sites.planning.folders import (
+    EXPERIMENT_FILE,
+    LEAVE_FILE,
+    RUN_FOLDER,
+    Site,
+    names_of_neighbours,
+    read_site,
+)
+from netfleet.sites.planning.module_places import remember_places
 from netfleet.sites.policy.in_force import PolicyInForce
 from netfleet.sites.policy.rules import Terms
+from netfleet.sites.policy.sources import named_modules
 from netfleet.sites.policy.start import check_metrics, open_site
 
 if TYPE_CHECKING:
     from netfleet.sites.runtime.runner import SiteRunner
 
 
+#: How long before the end of a certificate it is a warning.
+URGENT = timedelta(days=2)
 #: Seconds after which a site that was given up tries to come back, and tries again.
 REJOIN_PAUSE = 2.0
 
@@ -54,7 +66,6 @@ def run_node(
 
     `policy` is that of --policy; `data_changed` accepts rows that are not those of the last start.
     """
-    make_importable(str(folder / EXPERIMENT_FILE))
     site, experiment, in_force = open_site(folder, policy)
     check_metrics(in_force, metrics)
     if experiment.problem["kind"] == OWN_LOOP:
@@ -68,29 +79,32 @@ def run_node(
     with locked(folder) as mine, TlsRefusals() as watch:
         if not mine:
             raise ConfigError(f"{folder} is already run by another process; stop that one first")
-        log = Log(site.name, watch.terminal, style == "json" or (style is None and not watch.terminal.isatty()))
+        as_json = style == "json" or (style is None and not watch.terminal.isatty())
+        log = Log(site.name, watch.terminal, as_json, names_of_neighbours(folder))
         watch.listen(log.refused)
-        if warning := expiry_warning("this site's certificate", identity.expires):
-            log.event("certificate", level="warning", why=warning)
-        log_policy(log, in_force)
+        log_start(log, identity, in_force)
         from netfleet.sites.runtime.runner import SiteRunner
 
         terms = Terms(in_force, data_changed=data_changed)
+        remember_places(folder, named_modules(read_toml(folder / EXPERIMENT_FILE)))
         runners = [SiteRunner(folder, site, experiment, identity, log, linger, terms=terms)]
         if metrics is not None:
             from netfleet.sites.operations.prometheus import expose
 
             expose(lambda: runners[-1].status.status(), log, metrics, runners[-1].note_metrics)
         joins = rejoin or (not site.planned and not checkpoint.exists(folder / RUN_FOLDER))  # others have begun
-        while (code := _run(runners[-1], joins, watch.terminal)) is None:
+        while (code := _run(runners[-1], joins, watch.terminal, again=len(runners) > 1)) is None:
             time.sleep(REJOIN_PAUSE)
             runners.append(SiteRunner(folder, site, experiment, identity, log, linger, terms=terms))
             joins = True
         return code
 
 
-def log_policy(log: Log, in_force: PolicyInForce) -> None:
-    """Say which policy is in force, if one is."""
+def log_start(log: Log, identity: Identity, in_force: PolicyInForce) -> None:
+    """Say that the certificate ends soon, if it does, and which policy is in force, if one is."""
+    if warning := expiry_warning("this site's certificate", identity.expires):
+        level = "warning" if identity.expires - datetime.now(UTC) < URGENT else "info"
+        log.event("certificate", level=level, why=warning)
     if in_force.path is not None:
         log.event("policy", file=in_force.path, digest=in_force.name)
 
@@ -106,8 +120,11 @@ def check_stays(site: Site, folder: Path, remedy: str) -> None:
         raise ConfigError(f"{site.name} has left the training after round {t}; {remedy}")
 
 
-def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO) -> int | None:
-    """Run it, and log what ended it; returns the exit code, or None if the site shall come back by itself."""
+def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO, again: bool = False) -> int | None:
+    """Run it, and log what ended it; returns the exit code, or None if the site shall come back by itself.
+
+    `again`: it has tried to come back before, and did not get far or was given up once more.
+    """
     signal.signal(signal.SIGTERM, _stop)
     try:
         if runner.log.as_json or not terminal.isatty():
@@ -120,11 +137,14 @@ def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO) -> int | None:
     except KeyboardInterrupt:
         runner.log.event("interrupted", round=_saved_round(runner.folder))
         raise
+    except RollbackError as error:
+        runner.log.event("rejoining", level="warning", round=runner.status.t, why=error)
+        return None
     except NoLinkError as error:
         if not runner.site.rejoin:
             runner.log.event("failed", level="error", round=runner.status.t, why=error)
             raise
-        runner.log.event("rejoining", level="warning", round=runner.status.t, why=error)
+        runner.log.event("rejoining", level="warning" if again else "info", round=runner.status.t, why=error)
         return None
     except DivergedError as error:
         runner.log.event("diverged", level="error", round=runner.status.t, why=error)
@@ -132,7 +152,21 @@ def _run(runner: SiteRunner, rejoin: bool, terminal: TextIO) -> int | None:
     except NetfleetError as error:
         runner.log.event("failed", level="error", round=runner.status.t, why=error)
         raise
+    except Exception as error:  # a full disk below Python, or an error in the code of the site: nobody sees a traceback
+        log_failure(runner, error)
     return 0
+
+
+def log_failure(runner: SiteRunner, error: Exception) -> NoReturn:
+    """Log an error that is not netfleet's, and raise it: as a sentence if a disk is full, else as it is.
+
+    Its own words may have a value from the site's data; so the log, which travels, has only its type and place.
+    """
+    told, place = full_disk(error), traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    why = told or f"{type(error).__name__} in {where}; standard error has the traceback"
+    runner.log.event("failed", level="error", round=runner.status.t, why=why)
+    raise error if told is None else told
 
 
 def _saved_round(folder: Path) -> int:
@@ -149,18 +183,32 @@ def _is_running(folder: Path) -> bool:
         return not mine
 
 
+def holds_message(site: Site, folder: Path) -> str:
+    """Why a site that was asked to leave cannot yet: its neighbours have its message, and it holds one of theirs."""
+    from netfleet.sites.runtime.alarms import read_alarms
+
+    alarms = [alarm for alarm in read_alarms(folder) if alarm.kind == "norm" and site.on_alarm == "hold"]
+    if not alarms:
+        return ""
+    found, evict = "; ".join(map(str, alarms)), "evict the site whose message it is (netfleet evict)"
+    return f"first it has to end the round in which it holds ({found}): netfleet release {folder}, or {evict}"
+
+
 def leave(folder: Path, policy: Path | None = None) -> int:
     """Make a site leave: its process tells the neighbours, or this one if none is running."""
     site, experiment = read_site(folder), read_toml(folder / EXPERIMENT_FILE)
     if _saved_round(folder) >= experiment["rounds"]:
         raise ConfigError(f"{site.name} has done all {experiment['rounds']} rounds; there is nothing to leave")
-    (folder / LEAVE_FILE).touch()
+    with writing(folder / LEAVE_FILE):
+        (folder / LEAVE_FILE).touch()
     if experiment["problem"]["kind"] == OWN_LOOP and not _is_running(folder):
         print(f"{site.name} leaves when the program that calls {_join(folder)} is started again", file=sys.stderr)
         return 0
     if not _is_running(folder):
         return run_node(folder, rejoin=False, metrics=None, style=None, linger=LINGER, policy=policy)
     print(f"{site.name} leaves after the current round, when its neighbours know", file=sys.stderr)
+    if why := holds_message(site, folder):
+        print(why, file=sys.stderr)
     while _is_running(folder):
         time.sleep(0.2)
     return 0

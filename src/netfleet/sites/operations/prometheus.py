@@ -37,6 +37,17 @@ class Collector:
         yield Gauge("netfleet_rounds", "rounds of the training", value=status.rounds)
         yield Gauge("netfleet_finished", "1 when the training is over", value=finished)
         yield Gauge("netfleet_certificate_days", "days until a certificate expires", value=days)
+        yield Gauge("netfleet_alarm", "alarms that nobody has looked at", value=len(status.alarms))
+        wait = Gauge("netfleet_wait_seconds", "the current wait; the site that is its cause", labels=["cause", "state"])
+        if status.wait is not None:
+            wait.add_metric([status.wait.name, "silent" if status.wait.silent else "computing"], status.wait.seconds)
+        yield wait
+        for name, about, seconds in (
+            ("round", "seconds for a round", status.round_seconds),
+            ("left", "seconds until the training is over, at this pace", status.left_seconds),
+        ):
+            yield Gauge(f"netfleet_{name}_seconds", about, value=seconds)
+        yield Gauge("netfleet_measured_round", "the round of the last evaluation", value=status.record.get("round"))
         measured = Gauge("netfleet_measured", "the last evaluation of this site's model", labels=["name"])
         for name in _RECORD:
             if (value := status.record.get(name)) is not None:

@@ -15,9 +15,10 @@ from netfleet.registry import fits
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.operations.logs import printable
 from netfleet.sites.planning.certificates import OPERATOR, Identity, load_identity
-from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_sites, read_site
+from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_neighbours, all_sites, read_site
 from netfleet.sites.policy.peers import KnownPeers, Peers
 from netfleet.sites.policy.settings import ShowRules
+from netfleet.sites.relay.client import RelayClient
 
 #: Sums in a sketch, and seconds for an answer.
 SUMS, TIMEOUT = 64, 5.0
@@ -50,6 +51,17 @@ class LinkStatus:
 
 
 @dataclass(frozen=True)
+class WaitStatus:
+    """A wait of a site, and the site that is its cause."""
+
+    seconds: float  # since it began
+    cause: int  # the number of that site; the site's own, if a neighbour cannot reach it
+    name: str  # of that site, or "site 3", as far as the site knows
+    silent: bool  # whether that site does not answer; else it computes
+    since: float  # seconds for which it does so
+
+
+@dataclass(frozen=True)
 class SiteStatus:
     """A site's answer to `netfleet status`."""
 
@@ -57,7 +69,7 @@ class SiteStatus:
     number: int
     run: str
     algorithm: str
-    state: str  # training, waiting, finished or left
+    state: str  # training, waiting, holding, finished or left
     round: int
     rounds: int
     seconds: float
@@ -69,19 +81,27 @@ class SiteStatus:
     refused: int
     certificate_days: int
     sketches: tuple[Sketch, ...]
+    wait: WaitStatus | None = None  # None: it does not wait
+    round_seconds: float | None = None  # of a round, as a mean over the last ones with their waits
+    left_seconds: float | None = None  # until the last round is done, at this pace
     policy: str = ""  # the beginning of the SHA-256 of the site's policy; empty: it has none
     revocations: int = 0  # the number of the revocation list in force; 0: there is none
+    version: str = ""  # of netfleet
+    alarms: tuple[str, ...] = ()  # that nobody has looked at
+    no_inbound: tuple[str, ...] = ()  # neighbours that cannot dial this site at its address
 
     def for_neighbour(self, name: str, show: ShowRules) -> "SiteStatus":
         """What a neighbour may see: of the links its own, and no sketch."""
         own = tuple(link for link in self.neighbours if link.name == name)
         record = self.record if show.scores_to_neighbours else without_scores(self.record)
-        return replace(self, neighbours=own, sketches=(), apart=(), record=record)
+        return replace(self, neighbours=own, sketches=(), apart=(), no_inbound=(), record=record, alarms=())
 
     def for_operator(self, show: ShowRules) -> "SiteStatus":
         """What the operator may see: all, unless the site's policy says otherwise."""
         record = self.record if show.scores_to_operator else without_scores(self.record)
-        return replace(self, record=record, sketches=self.sketches if show.sketches_to_operator else ())
+        alarms = tuple(each for each in self.alarms if show.scores_to_operator or each.startswith("norm"))
+        sketches = self.sketches if show.sketches_to_operator else ()
+        return replace(self, record=record, sketches=sketches, alarms=alarms)
 
     def measured(self) -> list[str]:
         """Names of the values that were computed from the site's data."""
@@ -106,7 +126,8 @@ def parse_status(data: bytes, name: str) -> SiteStatus:
     try:
         links = tuple(_record(LinkStatus, each) for each in table["neighbours"])
         sketches = tuple(_record(Sketch, dict(zip(Sketch._fields, each, strict=True))) for each in table["sketches"])
-        status = _record(SiteStatus, {**table, "neighbours": links, "sketches": sketches})
+        wait = None if table["wait"] is None else _record(WaitStatus, table["wait"])
+        status = _record(SiteStatus, {**table, "neighbours": links, "sketches": sketches, "wait": wait})
     except (KeyError, TypeError, ValueError):
         status = None
     if status is None or status.site != name or any(len(sketch.sums) != SUMS for sketch in status.sketches):
@@ -144,20 +165,33 @@ def ask_folder(folder: Path) -> list[StatusAnswer]:
     if (folder / SITE_FILE).is_file():
         site = read_site(folder)
         identity = load_identity(folder, site.name)
-        return ask_all([site, *site.neighbours], identity, peers=KnownPeers(folder, identity.ca))
+        own = replace(site, address=site.address or site.listen)
+        known = KnownPeers(folder, identity.ca)
+        return ask_all([own, *all_neighbours(folder)], identity, peers=known, relay=site.relay)
     operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
     identity = load_identity(operator, OPERATOR)
-    return ask_all(all_sites(operator), identity, peers=KnownPeers(operator, identity.ca))
+    sites, peers = all_sites(operator), KnownPeers(operator, identity.ca)
+    there = [site for site in sites if peers.why_evicted(site.name) is None]
+    return ask_all(there, identity, peers=peers, relay=sites[0].relay)
 
 
 def ask_all(
-    sites: Sequence[Site | Neighbour], identity: Identity, timeout: float = TIMEOUT, peers: Peers | None = None
+    sites: Sequence[Site | Neighbour],
+    identity: Identity,
+    timeout: float = TIMEOUT,
+    peers: Peers | None = None,
+    relay: str = "",
 ) -> list[StatusAnswer]:
-    """Ask all of them at once; without `peers` whoever has a certificate of the authority may answer."""
+    """Ask all of them at once, those without an address through the relay; without `peers` whoever has a certificate of
+    the authority may answer.
+    """
 
     async def ask() -> list[StatusAnswer]:
-        transport = GrpcTransport(identity, peers=peers)
-        return await asyncio.gather(*(_ask(site, transport, timeout) for site in sites))
+        transport = GrpcTransport(identity, peers=peers, relay=RelayClient(relay, identity) if relay else None)
+        try:
+            return await asyncio.gather(*(_ask(site, transport, timeout) for site in sites))
+        finally:
+            await transport.close()
 
     return asyncio.run(ask())
 

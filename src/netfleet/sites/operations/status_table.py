@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,12 @@ from netfleet.sites.operations.status import SiteStatus, StatusAnswer
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.planning.overview import say
 
+#: Days before the end of a certificate from which on it is red, and the colours of states.
+ENDS_SOON = 14
+_STATES = {"training": "green", "waiting": "yellow", "finished": "blue", "left": "dim"}
+#: Columns of a terminal that has room for the bytes too.
+WIDE = 100
+
 
 class Invariant(NamedTuple):
     """‖Σ(y − g)‖ over some sites after round t, and the sum of their norms to compare it with."""
@@ -32,15 +38,21 @@ class Invariant(NamedTuple):
 
 def print_status(answers: Sequence[StatusAnswer], console: Console) -> None:
     """A line for each site, then remarks about links and about all sites."""
-    console.print(_table(answers))
+    console.print(status_table(answers, console.width))
+    for line in status_lines(answers):
+        say(console, line)
+
+
+def status_lines(answers: Sequence[StatusAnswer]) -> list[str]:
+    """Remarks below the table, the causes of waits first."""
     found = [answer.status for answer in answers if answer.status is not None]
     remarks = [line for answer in answers for line in _remarks(answer)]
     groups = components(found)
-    for line in [*remarks, *_list_lines(found), *_apart_lines(found), *_invariant_lines(found, groups)]:
-        say(console, line)
+    lines = [*cause_lines(found), *remarks, *_list_lines(found), *_apart_lines(found), *_invariant_lines(found, groups)]
     if len(groups) > 1:
         parts = "; ".join(", ".join(group) for group in groups)
-        say(console, f"These sites train in {len(groups)} groups that no longer reach each other: {parts}")
+        lines.append(f"These sites train in {len(groups)} groups that no longer reach each other: {parts}")
+    return lines
 
 
 def print_json(answers: Sequence[StatusAnswer]) -> None:
@@ -76,27 +88,72 @@ def _columns(*heads: str) -> Table:
     return table
 
 
-def _table(answers: Sequence[StatusAnswer]) -> Table:
-    table = _columns("site", "state", "round", "lag", "accuracy", "sent", "received", "refused", "cert.")
-    newest = max((answer.status.round for answer in answers if answer.status), default=0)
+def status_table(answers: Sequence[StatusAnswer], width: int = WIDE) -> Table:
+    """A line for each site, in colours where the terminal has them; without the bytes where it is narrow."""
+    bytes_too = ("sent", "received") if width >= WIDE else ()
+    table = _columns("site", "state", "round", "pace", "left", "accuracy", "at", "refused", "cert.", *bytes_too)
+    causes = {status.wait.cause for answer in answers if (status := answer.status) is not None and status.wait}
     for answer in answers:
-        table.add_row(*map(escape, (answer.name, *_cells(answer.status, newest))))
+        cells = list(map(escape, (answer.name, *_cells(answer.status)[: len(table.columns) - 1])))
+        colours = _colours(answer.status, causes)
+        table.add_row(*(f"[{colours[i]}]{cell}[/]" if i in colours else cell for i, cell in enumerate(cells)))
     return table
 
 
-def _cells(status: SiteStatus | None, newest: int) -> list[str]:
+def _cells(status: SiteStatus | None) -> list[str]:
     if status is None:
-        return ["no answer", *["–"] * 7]
+        return ["no answer", *["–"] * 9]
+    at = status.record.get("round")
     return [
         status.state,
         f"{status.round}/{status.rounds}",
-        str(newest - status.round),
+        _pace(status.round_seconds),
+        "–" if not status.left_seconds else in_words(status.left_seconds),
         _quality(status.record),
+        "–" if at is None else f"{at:.0f}",
+        str(status.refused),
+        f"{status.certificate_days} d",
         decimal(sum(link.sent for link in status.neighbours)),
         decimal(sum(link.received for link in status.neighbours)),
-        str(status.refused),
-        f"{status.certificate_days} days",
     ]
+
+
+def _pace(seconds: float | None) -> str:
+    """Seconds for a round."""
+    return "–" if not seconds else f"{seconds:.2g} s" if seconds < 9.95 else in_words(seconds)
+
+
+def _colours(status: SiteStatus | None, causes: Collection[int]) -> dict[int, str]:
+    """The colour of some cells of a site's line: red, if somebody should look there."""
+    if status is None:
+        return {0: "bold red", 1: "red"}
+    state = _STATES.get(status.state, "yellow")
+    site = {0: "bold red"} if status.number in causes and status.state != "training" else {}
+    refused = {7: "yellow"} if status.refused else {}
+    return {1: state} | site | refused | ({8: "red"} if status.certificate_days < ENDS_SOON else {})
+
+
+def cause_lines(found: Sequence[SiteStatus]) -> list[str]:
+    """For whom the sites wait in the end: a sentence for each cause, with the names that any of the sites knows."""
+    names = {link.number: link.name for status in found for link in status.neighbours}
+    names |= {status.number: status.site for status in found}
+    waiting: dict[int, list[SiteStatus]] = {}
+    for status in found:
+        if status.wait is not None:
+            waiting.setdefault(status.wait.cause, []).append(status)
+    return [_cause_line(names.get(number, f"site {number}"), sites, found) for number, sites in waiting.items()]
+
+
+def _cause_line(name: str, waiting: Sequence[SiteStatus], found: Sequence[SiteStatus]) -> str:
+    waits = [status.wait for status in waiting if status.wait is not None]
+    wait = max(waits, key=lambda each: (each.silent, each.since))
+    others = [status.site for status in waiting if status.site != name]
+    everybody = len(others) > 1 and len(others) == sum(status.site != name for status in found)
+    who = "All wait" if everybody else f"{', '.join(others) or name} wait{'' if len(others) > 1 else 's'}"
+    if not others:
+        return f"{name} waits for a neighbour that cannot reach it, for {in_words(wait.seconds)}."
+    what = "silent" if wait.silent else "computing"
+    return f"{who} for {name}, which has been {what} for {in_words(wait.since)}."
 
 
 def _quality(record: Mapping[str, float | None]) -> str:
@@ -106,10 +163,11 @@ def _quality(record: Mapping[str, float | None]) -> str:
 
 
 def _remarks(answer: StatusAnswer) -> list[str]:
-    """A line for each link that is lost or waited for."""
+    """A line for each link that is lost, waited for, or open in one direction only."""
     if answer.status is None:
         return [f"{answer.name}: {answer.why}"]
-    lines = []
+    lines = [f"{answer.name}: alarm ({alarm}); nobody has looked yet" for alarm in answer.status.alarms]
+    lines += [f"{answer.name}: {name} cannot dial it; see event no_inbound" for name in answer.status.no_inbound]
     for link in answer.status.neighbours:
         if link.lost is not None:
             lines.append(f"{answer.name}: without {link.name} since round {link.lost}")
@@ -162,7 +220,8 @@ def _invariant_lines(found: Sequence[SiteStatus], groups: Sequence[Sequence[str]
     if not found:
         return ["No site answered: none is running, or none can be reached from here."]
     if not any(status.sketches for status in found):
-        return [f"{found[0].algorithm} tracks no gradient: there is no Σ(y − g)."]
+        title = found[0].algorithm
+        return [f"No Σ(y − g): {title} tracks no gradient, or no site here has told (only the operator is)."]
     names = [f" ({', '.join(group)})" if len(groups) > 1 else "" for group in groups]
     members = [[status for status in found if status.site in group] for group in groups]
     return [_invariant_line(*each) for each in zip(members, names, strict=True)]

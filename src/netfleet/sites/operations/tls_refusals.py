@@ -12,10 +12,10 @@ gRPC traces to file descriptor 2, in records such as
     src/core/util/status_helper.cc:68
      shutdown=false index=2, args={…, grpc.internal.endpoint_peer_address=ipv4:127.0.0.1:34042, …}, exit_early=0}
 
-Within the context the descriptor is a pipe to a small process, which runs this file and passes on everything that is
-not gRPC's; so the file imports nothing but Python. A thread is not enough: it would wait for the interpreter's lock
-while the holder of the lock waits for the full pipe; and when a site dies, what is in the pipe would be lost, such as
-the reason. gRPC traces while connections are made, not while messages flow, so this does not slow messages down.
+Within the context the descriptor is a pipe of packets to a small process, which runs this file and passes on everything
+that is not gRPC's; so the file imports nothing but Python. A thread is not enough: it would wait for the interpreter's
+lock while the holder of the lock waits for the full pipe; and when a site dies, what is in the pipe would be lost, such
+as the reason. gRPC traces while connections are made, not while messages flow, so this does not slow messages down.
 """
 
 import io
@@ -38,6 +38,8 @@ _WAITING, _ERRORS = 1000, 10
 _LONGEST = 1 << 16
 _RECORD = re.compile(rb"(?P<level>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ (?P<place>[\w.]+\.(?:cc|h):\d+)\] ")
 _FORERUNNER = re.compile(rb"WARNING: All log messages before absl::InitializeLog\(\)")
+#: A client asks for a server of another name. It may send any bytes as that name, such as lines of this site's log.
+_SERVER_NAME = re.compile(_RECORD.pattern + rb"No match found for server name: ")
 _MORE = re.compile(rb"=== Source Location Trace: ===| shutdown=(?:true|false) index=\d|src/[\w./-]+:\d+\s*$")
 _MORE_BEGINS = (b"=== Source", b" shutdown=", b"src/")
 _FAILED = re.compile(r"CallNextHandshakerLocked: error=(?P<error>(?!OK ).*?) shutdown=", re.DOTALL)
@@ -82,7 +84,7 @@ class TlsRefusals:
         self.terminal = open(self._original, "w", buffering=1, errors="backslashreplace", closefd=False)
         self._listener: threading.Thread | None = None
         self._stderr, ours = sys.stderr, _is_standard(sys.stderr)
-        read, write = os.pipe()
+        read, write = os.pipe2(os.O_DIRECT)  # packets: what one call writes is read by one call, up to 4 kB
         try:
             program = [sys.executable, "-I", "-S", __file__]
             self._filter = subprocess.Popen(program, stdin=read, stdout=subprocess.PIPE)
@@ -142,6 +144,8 @@ class TraceFilter:
     def feed(self, data: bytes) -> tuple[bytes, list[Refusal]]:
         """What to pass on of these bytes and those before, and the rejections found."""
         passed, found = bytearray(), list[Refusal]()
+        if _SERVER_NAME.match(data):
+            return b"", found  # all of it: the name that a stranger asked for may have line breaks
         *lines, rest = (self._rest + data).split(b"\n")
         for line in lines:
             passed += self._line(line + b"\n", found)
@@ -170,6 +174,8 @@ class TraceFilter:
             return line
         if (record := _RECORD.match(line)) is not None:
             self._record = [line]
+            if _SERVER_NAME.match(line):
+                return b""
             if not self._kept_back(record):
                 self._record = []
                 return line

@@ -101,7 +101,7 @@ def issue(
     builder = _builder(_named(name), authority.certificate.subject, key, signer.public_key(), days, now, signs=False)
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     if serves:
-        names = [_alternative(each) for each in dict.fromkeys((name, host))]
+        names = [_alternative(each) for each in dict.fromkeys((name, host or name))]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     return builder.sign(signer, hashes.SHA256())
 
@@ -113,6 +113,11 @@ def certificate_pem(certificate: x509.Certificate) -> bytes:
 def pem_of(der: bytes) -> bytes:
     """A certificate in DER as PEM."""
     return certificate_pem(x509.load_der_x509_certificate(der))
+
+
+def first_certificate(pem: bytes) -> bytes:
+    """The first of some certificates in PEM."""
+    return certificate_pem(x509.load_pem_x509_certificates(pem)[0])
 
 
 def fingerprint(certificate: x509.Certificate) -> str:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from netfleet.errors import ConfigError
 from netfleet.runs.config import Experiment, Table, config_hash, load_experiment, make, read_toml
+from netfleet.sites.planning.alarm_settings import KEEP, USUAL, AlarmSettings, OnAlarm, check_keep, read_alarm
 from netfleet.sites.planning.nodes_file import check_name, check_patience, parse_address, tables
+from netfleet.sites.planning.rollbacks import NONE, Rollbacks, read_rollbacks
 
 SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.toml"
 #: In a site's folder: its history and checkpoints, its model, and the file that asks it to leave.
@@ -33,7 +35,7 @@ PINS_FOLDER, CERTIFICATES_FOLDER, REVOKED_FILE = "pins", "certificates", "revoke
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A site that this one talks to, and the weight of that link in W."""
+    """A site that this one talks to, and the weight of that link in W. One without an address only dials out."""
 
     name: str
     number: int
@@ -43,12 +45,13 @@ class Neighbour:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        parse_address(self.address, f"address of {self.name}")
+        if self.address:
+            parse_address(self.address, f"address of {self.name}")
 
 
 @dataclass(frozen=True)
 class Site:
-    """One worker of the plan: its row of W by name, and where it listens.
+    """One worker of the plan: its row of W by name, and where it listens. One without an address only dials out.
 
     `run` is the hash of the run in hexadecimal; `digests` are the hashes of all rows, from which it can be checked.
     """
@@ -64,16 +67,29 @@ class Site:
     neighbours: tuple[Neighbour, ...]
     device: str = ""  # where it computes; empty: where the experiment says
     rejoin: bool = False  # comes back by itself if the others have given it up
+    rows: int = 0  # its training rows, if nodes.toml says them
+    keep: int = KEEP  # checkpoints
+    on_alarm: OnAlarm = "continue"
+    alarm: AlarmSettings = USUAL
+    rollbacks: Rollbacks = NONE  # not in site.toml
+    relay: str = ""  # where it meets neighbours that nobody can dial; empty: nowhere
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_patience(self.patience)
-        for key in ("address", "listen"):
-            parse_address(getattr(self, key), f"{key} of {self.name}")
+        check_keep(self.keep, self.on_alarm)
+        for key in ("address", "listen", "relay"):
+            if getattr(self, key):
+                parse_address(getattr(self, key), f"{key} of {self.name}")
 
     @property
     def workers(self) -> int:
         return len(self.digests)
+
+    @property
+    def run_id(self) -> bytes:
+        """What frames of this run have; another one after each rollback."""
+        return self.rollbacks.run_id(self.run)
 
     @property
     def planned(self) -> bool:
@@ -119,7 +135,7 @@ def read_site(folder: Path) -> Site:
         raise ConfigError(
             f"{path}: name, number or weights are not those that were planned; restore the file, or plan again for all"
         )
-    return site
+    return replace(site, rollbacks=read_rollbacks(folder).rollbacks)
 
 
 def pins_folder(folder: Path) -> Path:
@@ -137,6 +153,12 @@ def names_of_neighbours(folder: Path) -> list[str]:
     """A site's neighbours: those of the plan, and those that were admitted later."""
     admitted = sorted(path.stem for path in (folder / NEIGHBOURS_FOLDER).glob("*.toml"))
     return [*(each.name for each in read_site(folder).neighbours), *admitted]
+
+
+def all_neighbours(folder: Path) -> list[Neighbour]:
+    """A site's neighbours: those of the plan, then those that were admitted later."""
+    paths = sorted((folder / NEIGHBOURS_FOLDER).glob("*.toml"))
+    return [*read_site(folder).neighbours, *(make(Neighbour, read_toml(path), str(path)) for path in paths)]
 
 
 def load_site(folder: Path) -> tuple[Site, Experiment]:
@@ -157,7 +179,7 @@ def load_plan(folder: Path) -> Plan:
     path = _expect(folder / PLAN_FILE, "the operator's folder")
     table = read_toml(path)
     told = {"digests": [], "run": str(table.get("run", "")), "patience": table.pop("patience", 0)}
-    told |= {"rejoin": table.pop("rejoin", False)}
+    told |= {key: table.pop(key) for key in ("rejoin", "keep", "on_alarm", "alarm", "relay") if key in table}
     sites = [_site({**told, **each}, path) for each in tables(table, "sites", path)]
     plan = make(Plan, {**table, "sites": sites}, str(path))
     found = with_hashes(plan.sites, plan.experiment)
@@ -187,6 +209,6 @@ def _site(table: Table, path: Path) -> Site:
     found = tables(table, "neighbours", path)
     try:
         neighbours = [make(Neighbour, each, "[[neighbours]]") for each in found]
-        return make(Site, {**table, "neighbours": neighbours}, "a site")
+        return make(Site, {**table, "neighbours": neighbours, "alarm": read_alarm(table)}, "a site")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -2,10 +2,15 @@
 
     patience = 0                     # seconds after which an unreachable neighbour is given up; 0: never
     rejoin = false                   # whether a site that was given up comes back by itself
+    keep = 8                         # checkpoints that each site keeps, for netfleet rollback
+    on_alarm = "continue"            # what a site does after an alarm; "hold": wait until somebody has looked
+    alarm = { norm = 100 }           # how unusual numbers must be for that (`alarm_settings.py`)
+    relay = "10.0.0.9:7500"          # what sites dial whose neighbours cannot dial them, nor they their neighbours
     [[nodes]]
     name = "hospital-a"              # letters, digits, - and _
     address = "10.0.0.1:7400"        # what the others dial; IPv6 as [::1]:7400
     listen = "0.0.0.0:7400"          # default: all interfaces, on the address's port
+    reachable = false                # in place of an address: nobody can dial the site, it only dials out
     request = "hospital-a.csr"       # its certificate request, relative to this file; default: netfleet makes a key
     rows = 303                       # its training rows, for problem.weights = "rows" where sites load their own data
 
@@ -22,6 +27,7 @@ from typing import NamedTuple
 
 from netfleet.errors import ConfigError
 from netfleet.runs.config import Table, make, read_toml
+from netfleet.sites.planning.alarm_settings import KEEP, USUAL, AlarmSettings, OnAlarm, check_keep, read_alarm
 
 #: Names that have a folder of their own in a plan.
 RESERVED = ("operator", "ca")
@@ -44,16 +50,22 @@ class NodeEntry:
     """One `[[nodes]]` table of nodes.toml."""
 
     name: str
-    address: str
+    address: str = ""
     listen: str = ""
     request: str = ""
     rows: int = 0
+    reachable: bool = True
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        if self.reachable != bool(self.address):
+            raise ConfigError(
+                f"{self.name} needs either an address, which the others dial, or reachable = false if nobody can dial "
+                f"it; got address = {self.address!r} and reachable = {str(self.reachable).lower()}"
+            )
         if self.rows < 0:
             raise ConfigError(f"rows of {self.name} must be its number of training rows, got {self.rows}")
-        if self.dialled.host in ("0.0.0.0", "::"):
+        if self.host in ("0.0.0.0", "::"):
             raise ConfigError(
                 f"address of {self.name}: other machines cannot reach {self.address}; write the address at which the "
                 f"other sites reach it, and listen = {self.address!r} if it should listen everywhere"
@@ -61,13 +73,21 @@ class NodeEntry:
         self.listened  # noqa: B018 (raises)
 
     @property
-    def dialled(self) -> Address:
-        """The address at which the others reach the site."""
-        return parse_address(self.address, f"address of {self.name}")
+    def dialled(self) -> str:
+        """The address at which the others reach the site, in its short form; empty if they cannot."""
+        return str(parse_address(self.address, f"address of {self.name}")) if self.address else ""
 
     @property
-    def listened(self) -> Address:
-        return parse_address(self.listen or f"[::]:{self.dialled.port}", f"listen of {self.name}")
+    def host(self) -> str:
+        return parse_address(self.address, f"address of {self.name}").host if self.address else ""
+
+    @property
+    def listened(self) -> str:
+        """Where the site listens; empty: nowhere."""
+        everywhere = f"[::]:{parse_address(self.address, 'address').port}" if self.address else ""
+        return (
+            str(parse_address(self.listen or everywhere, f"listen of {self.name}")) if self.listen or everywhere else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -77,13 +97,20 @@ class NodesFile:
     nodes: tuple[NodeEntry, ...]
     patience: float = 0.0
     rejoin: bool = False
+    keep: int = KEEP
+    on_alarm: OnAlarm = "continue"
+    alarm: AlarmSettings = USUAL
+    relay: str = ""
 
     def __post_init__(self) -> None:
         if not self.nodes:
-            raise ConfigError("there are no sites; add a [[nodes]] table with name and address for each")
+            raise ConfigError("there are no sites; add a [[nodes]] table with a name for each, and its address")
         check_patience(self.patience)
+        check_keep(self.keep, self.on_alarm)
         _check_unique((node.name for node in self.nodes), "name")
-        _check_unique((str(node.dialled) for node in self.nodes), "address")
+        _check_unique((node.dialled for node in self.nodes if node.address), "address")
+        if self.relay:
+            _check_relay(self.relay, self.nodes)
         check_hosts(self.nodes)
 
 
@@ -93,7 +120,7 @@ def load_nodes(path: Path) -> NodesFile:
     try:
         nodes = [make(NodeEntry, each, f"[[nodes]] number {number}") for number, each in enumerate(found, start=1)]
         nodes = [replace(n, request=str(path.parent / n.request)) if n.request else n for n in nodes]
-        return make(NodesFile, {**table, "nodes": nodes}, "the file")
+        return make(NodesFile, {**table, "nodes": nodes, "alarm": read_alarm(table)}, "the file")
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
@@ -154,11 +181,19 @@ def _check_unique(values: Iterable[str], what: str) -> None:
         seen.add(value.lower())
 
 
+def _check_relay(relay: str, nodes: Iterable[NodeEntry]) -> None:
+    """Raise unless the relay has an address and a folder of its own."""
+    address = str(parse_address(relay, "relay"))
+    for node in nodes:
+        if node.name.lower() == "relay" or node.dialled == address:
+            raise ConfigError(f"{node.name} has the name or the address of the relay, {address}; change one of them")
+
+
 def check_hosts(nodes: Iterable[NodeEntry]) -> None:
     """Raise if a site's host has the name of another site: its certificate would then be valid for both."""
     names = {node.name.lower(): node.name for node in nodes}
     for node in nodes:
-        host = node.dialled.host
+        host = node.host
         if host in RESERVED or names.get(host, node.name) != node.name:
             raise ConfigError(
                 f"the host of {node.name}, {host!r}, is the name of another site, whose certificate it would share; "

@@ -5,6 +5,7 @@
     DIR/operator/  plan.toml, experiment.toml, ca.pem, node.pem, node.key: to ask the sites for their status;
                    certificates/NAME.pem: that of each site
     DIR/ca/        ca.pem, ca.key: to issue further certificates (not if the authority was given)
+    DIR/relay/     relay.toml, ca.pem: for the relay, if nodes.toml names one
 
 Everything is made in memory first, so bad input leaves no files; then in a hidden folder that is renamed to DIR.
 """
@@ -25,6 +26,7 @@ import netfleet
 from netfleet.algorithms.base import Algorithm
 from netfleet.algorithms.build import make_algorithm
 from netfleet.data.csv_files import plan_data
+from netfleet.data.own_sites import named_sites
 from netfleet.data.sites import holds_own_data
 from netfleet.errors import ConfigError, StorageError
 from netfleet.files import write_atomically
@@ -48,7 +50,8 @@ from netfleet.sites.planning.folders import (
     Site,
     with_hashes,
 )
-from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, check_hosts
+from netfleet.sites.planning.nodes_file import Address, NodeEntry, NodesFile, check_hosts, parse_address
+from netfleet.sites.relay.settings import RELAY_FILE, RELAY_FOLDER, RelaySettings, load_relay
 from netfleet.sites.runtime.neighbourhood import why_fixed
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.topology import Topology
@@ -56,9 +59,15 @@ from netfleet.topology.topology import Topology
 Files = dict[str, bytes]
 _SITE_HEAD = """\
 # Site {name} of a network that trains without a server, made by netfleet {version} (netfleet plan).
-# Addresses, listen, patience, rejoin and device may be changed; names, numbers and weights are part of the run's hash.
+# Addresses, listen, patience, rejoin, keep, on_alarm, alarm and device may be changed; names, numbers and weights are
+# part of the run's hash.
 # Start it with: {start}
 """
+_RELAY_HEAD = (
+    "# A relay, made by netfleet plan. Start it with: netfleet relay DIR. It reads names again when they change.\n"
+)
+#: What is the same at all sites of a new plan, besides the run.
+_SHARED = ("patience", "rejoin", "keep", "on_alarm", "alarm", "relay")
 _PLAN_HEAD = "# All sites of the network, for the operator; made by netfleet {version} (netfleet plan).\n"
 
 
@@ -78,7 +87,13 @@ def with_site_data(experiment: Experiment, nodes: NodesFile) -> Experiment:
     """The experiment with the sites' names and statistics written into its data, where each site has its own."""
     if "data" not in experiment.problem:
         return experiment
-    data = plan_data(experiment.problem["data"], [node.name for node in nodes.nodes])
+    names = [node.name for node in nodes.nodes]
+    if (listed := named_sites(experiment.problem["partition"])) not in (None, names):
+        ours, theirs = ", ".join(listed or ()), ", ".join(names)
+        raise ConfigError(
+            f"problem.partition has the names {ours}, but the [[nodes]] are {theirs}; give both in the same order"
+        )
+    data = plan_data(experiment.problem["data"], names)
     return replace(experiment, problem=experiment.problem | {"data": data})
 
 
@@ -156,6 +171,7 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
     if experiment.time_box is not None:
         check_time_box(algorithm, experiment.time_box, topology.m, by_clock=True)
     _check_labels(topology, [node.name for node in nodes.nodes])
+    _check_reachable(topology, nodes)
     return topology
 
 
@@ -185,12 +201,31 @@ def _check_labels(topology: Topology, names: list[str]) -> None:
         )
 
 
+def _check_reachable(topology: Topology, nodes: NodesFile) -> None:
+    """Raise if two neighbours could never connect."""
+    for i, node in enumerate(nodes.nodes):
+        for other in (nodes.nodes[j] for j in topology.neighbours(i)):
+            check_link(node.name, node.address, other.name, other.address, nodes.relay)
+
+
+def check_link(name: str, address: str, other: str, other_address: str, relay: str) -> None:
+    """Raise unless one end of a link can dial the other, or both can dial a relay."""
+    if not (address or other_address or relay):
+        raise ConfigError(
+            f"{name} and {other} are neighbours, and neither has an address that the other could dial; open a TCP port "
+            f'at one of them and write it as its address in [[nodes]], or add relay = "host:port" to nodes.toml, '
+            f"a machine that both can dial"
+        )
+
+
 def _site(i: int, nodes: NodesFile, topology: Topology) -> Site:
     node, row, patience = nodes.nodes[i], topology.row(i), float(nodes.patience)
     there = [(j, nodes.nodes[j]) for j in topology.neighbours(i)]
-    links = tuple(Neighbour(other.name, j, str(other.dialled), row[j]) for j, other in there)
-    made = Site(node.name, i, str(node.dialled), str(node.listened), row.get(i, 0.0), patience, "", (), links)
-    return replace(made, rejoin=nodes.rejoin)
+    links = tuple(Neighbour(other.name, j, other.dialled, row[j]) for j, other in there)
+    made = Site(node.name, i, node.dialled, node.listened, row.get(i, 0.0), patience, "", (), links)
+    relay = str(parse_address(nodes.relay, "relay")) if nodes.relay else ""
+    made = replace(made, rejoin=nodes.rejoin, relay=relay)
+    return replace(made, keep=nodes.keep, on_alarm=nodes.on_alarm, alarm=nodes.alarm, rows=node.rows)
 
 
 def write_plan(
@@ -221,7 +256,17 @@ def _files(plan: Plan, experiment: Experiment, nodes: NodesFile, authority: Auth
     contents[OPERATOR] |= {f"{CERTIFICATES_FOLDER}/{name}.pem": pem for name, pem in issued.items()}
     for site in plan.sites:
         contents[site.name] |= _pins(site, issued)
+    if nodes.relay:
+        contents[RELAY_FOLDER] = _relay_files(plan.sites, operator["ca.pem"])
     return {f"{folder}/{name}": content for folder, files in contents.items() for name, content in files.items()}
+
+
+def _relay_files(sites: Sequence[Site], ca: bytes) -> Files:
+    """What a relay needs: all sites and the operator may use it."""
+    address = parse_address(sites[0].relay, "relay")
+    names = (*(site.name for site in sites), OPERATOR)
+    settings = RelaySettings(str(address), str(Address("::", address.port)), names)
+    return {RELAY_FILE: _toml(asdict(settings), _RELAY_HEAD), "ca.pem": ca}
 
 
 def _pins(site: Site, issued: Mapping[str, bytes]) -> Files:
@@ -232,16 +277,17 @@ def _pins(site: Site, issued: Mapping[str, bytes]) -> Files:
 
 def _plan_toml(plan: Plan) -> bytes:
     """What all sites share is written once."""
-    shared = ("digests", "run", "patience", "rejoin")
+    shared = ("digests", "run", *_SHARED)
     sites = [{k: v for k, v in _site_table(site).items() if k not in shared} for site in plan.sites]
-    table = {**asdict(plan), "sites": sites, "patience": plan.sites[0].patience, "rejoin": plan.sites[0].rejoin}
+    table = {**asdict(plan), "sites": sites, **{key: _site_table(plan.sites[0])[key] for key in _SHARED}}
     return _toml(table, _PLAN_HEAD.format(version=netfleet.__version__))
 
 
 def _site_table(site: Site) -> Table:
     """A site as its file says it; fingerprints are in the files of neighbours that are admitted later."""
     links = [{k: v for k, v in asdict(each).items() if (k, v) != ("fingerprint", "")} for each in site.neighbours]
-    return asdict(site) | {"neighbours": links}
+    own = {key: value for key, value in asdict(site).items() if key != "rollbacks" and (key, value) != ("rows", 0)}
+    return own | {"neighbours": links}
 
 
 def start_command(experiment: Experiment, name: str) -> str:
@@ -267,7 +313,7 @@ def needs(experiment: Experiment) -> str:
 
 def _site_files(site: Site, node: NodeEntry, experiment: bytes, authority: Authority, days: int, start: str) -> Files:
     head = _SITE_HEAD.format(name=site.name, version=netfleet.__version__, start=start)
-    own = _credentials(authority, site.name, node.dialled.host, days, node.request)
+    own = _credentials(authority, site.name, node.host, days, node.request)
     return {SITE_FILE: _toml(_site_table(site), head), EXPERIMENT_FILE: experiment, **own}
 
 
@@ -313,7 +359,10 @@ def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Author
     plan, experiment = folders.load_plan(folder / OPERATOR), folder / OPERATOR / EXPERIMENT_FILE
     others = [*plan.sites, *folders.admitted(folder / OPERATOR)]
     _check_free(node, others, folder)
-    site = _new_site(node, _chosen(names, others), others, plan)
+    chosen = _chosen(names, others)
+    for other in chosen:
+        check_link(node.name, node.address, other.name, other.address, other.relay)
+    site = _new_site(node, chosen, others, plan)
     if not experiment.is_file():
         raise ConfigError(f"{experiment} is missing; copy it from any site's folder of this plan")
     if read_toml(experiment)["problem"]["kind"] == OWN_LOOP:
@@ -330,20 +379,26 @@ def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Author
     about = _toml(asdict(Neighbour(site.name, site.number, site.address, site.neighbours[0].weight, shown)))
     issued = folder / OPERATOR / CERTIFICATES_FOLDER
     known = {path.stem: path.read_bytes() for path in issued.glob("*.pem")}
-    _write_folder(folder / site.name, {**files, **_pins(site, known), f"{site.name}.toml": about})
+    revoked = folder / OPERATOR / folders.REVOKED_FILE
+    lists = {folders.REVOKED_FILE: revoked.read_bytes()} if revoked.is_file() else {}
+    _write_folder(folder / site.name, {**files, **_pins(site, known), **lists, f"{site.name}.toml": about})
     _write_file(issued / f"{site.name}.pem", files["node.pem"])
     for name in names:
         if (folder / name).is_dir():  # the neighbour's folder exists here: a trial on one machine
             _write_file(folder / name / folders.NEIGHBOURS_FOLDER / f"{site.name}.toml", about)
     _write_file(folder / OPERATOR / folders.ADMITTED_FOLDER / f"{site.name}.toml", _toml(_site_table(site)))
+    if site.relay and (folder / RELAY_FOLDER).is_dir():
+        known_there = load_relay(folder / RELAY_FOLDER)
+        table = asdict(replace(known_there, names=(*known_there.names, site.name)))
+        _write_file(folder / RELAY_FOLDER / RELAY_FILE, _toml(table, _RELAY_HEAD))
     return site
 
 
 def _check_free(node: NodeEntry, others: Sequence[Site], folder: Path) -> None:
     for site in others:
-        if node.name.lower() == site.name.lower() or str(node.dialled) == site.address:
+        if node.name.lower() == site.name.lower() or (node.address and node.dialled == site.address):
             raise ConfigError(f"{node.name} at {node.address}: {site.name} at {site.address} already exists")
-    check_hosts([*(NodeEntry(site.name, site.address) for site in others), node])
+    check_hosts([*(NodeEntry(site.name, site.address, reachable=bool(site.address)) for site in others), node])
     if (folder / node.name).exists():
         raise ConfigError(f"{folder / node.name} already exists; remove it, or choose another name")
 
@@ -371,6 +426,7 @@ def _new_site(node: NodeEntry, chosen: Sequence[Site], others: Sequence[Site], p
         raise ConfigError(f"{poorest} has no self-weight left for another neighbour; choose other neighbours")
     first, own = plan.sites[0], 1 - weight * len(chosen)
     links = tuple(Neighbour(s.name, s.number, s.address, weight) for s in chosen)
-    where = (str(node.dialled), str(node.listened))
+    where = (node.dialled, node.listened)
     made = Site(node.name, len(others), *where, own, first.patience, plan.run, first.digests, links)
-    return replace(made, rejoin=first.rejoin)
+    made = replace(made, rejoin=first.rejoin, relay=first.relay)
+    return replace(made, keep=first.keep, on_alarm=first.on_alarm, alarm=first.alarm)

@@ -34,6 +34,9 @@ class Peers(Protocol):
     def revocations(self) -> int:
         """The number of the revocation list in force; 0: there is none."""
 
+    def why_evicted(self, name: str) -> str | None:
+        """Why the operator has evicted a site, if so."""
+
 
 class AnyPeers:
     """Whoever the authority has signed; for a trial on one machine, and for tests."""
@@ -48,6 +51,9 @@ class AnyPeers:
 
     def roots(self, name: str) -> bytes:
         return self._ca
+
+    def why_evicted(self, name: str) -> str | None:
+        return None
 
 
 class KnownPeers:
@@ -65,6 +71,9 @@ class KnownPeers:
 
     def check(self, shown: bytes, neighbour: Neighbour | None) -> None:
         """Nobody asks a client."""
+
+    def why_evicted(self, name: str) -> str | None:
+        return self._revoked.evicted().get(name)
 
     def roots(self, name: str) -> bytes:
         pinned, revoked = self._pins.of(name), self._revoked.entries
@@ -90,9 +99,15 @@ class SitePeers:
         with self._lock:
             return self._revoked.current().number
 
+    def why_evicted(self, name: str) -> str | None:
+        with self._lock:
+            return self._revoked.current().evicted().get(name)
+
     def check(self, shown: bytes, neighbour: Neighbour | None) -> None:
         certificate = _shown(shown)
         with self._lock:
+            if neighbour is not None and (why := self.why_evicted(neighbour.name)) is not None:
+                raise CertificateError(f"it was evicted ({why})")
             if (entry := self._revoked.find(certificate)) is not None:
                 raise CertificateError(f"its certificate was {entry}")
             if neighbour is not None:
@@ -112,13 +127,15 @@ class SitePeers:
             raise CertificateError(f"its certificate {shown} is not the one that was admitted; {self._remedy(name)}")
         self._pins.add(name, [certificate])
         if pinned:
-            self._log.event("renewed", level="warning", neighbour=name, fingerprint=shown)
+            self._log.event("renewed", neighbour=name, fingerprint=shown)
         else:
             self._log.event("pinned", neighbour=name, fingerprint=shown)
 
     def roots(self, name: str) -> bytes:
         with self._lock:
             pinned, revoked = self._pinned(name), self._revoked.current()
+        if (why := revoked.evicted().get(name)) is not None:
+            raise CertificateError(f"was evicted ({why})")
         allowed = self._in_force.policy.neighbours.certificates(name)
         good = [each for each in pinned if each.serial_number not in revoked.entries]
         good = [each for each in good if allowed is None or fingerprint(each) in allowed]

@@ -58,11 +58,18 @@ def pin_lines(folder: Path) -> Iterator[str]:
 
 
 def revoke_site(
-    plan: Path, name: str, files: Sequence[Path], why: str, authority: Authority, list_path: Path
+    plan: Path,
+    name: str,
+    files: Sequence[Path],
+    why: str,
+    authority: Authority,
+    list_path: Path,
+    evict: bool = False,
 ) -> RevocationList:
     """Revoke the certificates of a site, those in the plan and in these files, and write the list wherever it belongs.
 
-    `list_path` has the list so far, and gets the new one; so does the folder of every site that is in the plan's.
+    `list_path` has the list so far, and gets the new one; so does the folder of every site that is in the plan's. With
+    `evict` the list says that the site is out of the training for good.
     """
     kept = plan / OPERATOR / "node.pem" if name == OPERATOR else plan / OPERATOR / CERTIFICATES_FOLDER / f"{name}.pem"
     places = [path for path in (kept, plan / name / "node.pem") if path.exists()] + list(files)
@@ -70,7 +77,7 @@ def revoke_site(
     if not found:
         raise ConfigError(f"{plan} has no certificate of {name}; give it with --certificate FILE.pem")
     before, now = read_list(list_path, authority.certificate), datetime.now(UTC).replace(microsecond=0)
-    new = revoke(authority, before, found.values(), why, now)
+    new = revoke(authority, before, found.values(), why, now, evict)
     folders = [path.parent for path in sorted(plan.glob(f"*/{SITE_FILE}"))]
     for path in [list_path, *(folder / REVOKED_FILE for folder in folders)]:
         write_atomically(path, lambda file: file.write(new.pem))

@@ -30,15 +30,16 @@ _UTF8_STRING = 0x0C
 
 
 class Revoked(NamedTuple):
-    """A revoked certificate."""
+    """A revoked certificate; if its site was evicted, no other certificate of that name counts either."""
 
     serial: int
     name: str
     why: str
     when: datetime
+    evicted: bool = False
 
     def __str__(self) -> str:
-        return f"revoked on {self.when:%Y-%m-%d} ({self.why})"
+        return f"{'evicted' if self.evicted else 'revoked'} on {self.when:%Y-%m-%d} ({self.why})"
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,25 @@ class RevocationList:
     def names(self) -> list[str]:
         return sorted({entry.name for entry in self.entries.values()})
 
+    def evicted(self) -> dict[str, str]:
+        """The sites that were thrown out of the training, and why."""
+        return {entry.name: entry.why for entry in self.entries.values() if entry.evicted}
+
 
 def revoke(
-    authority: Authority, before: RevocationList, certificates: Iterable[x509.Certificate], why: str, now: datetime
+    authority: Authority,
+    before: RevocationList,
+    certificates: Iterable[x509.Certificate],
+    why: str,
+    now: datetime,
+    evict: bool = False,
 ) -> RevocationList:
-    """The next list, with these certificates too."""
+    """The next list, with these certificates too. What the one before says stays, but that `evict` adds to it."""
     if not why.strip() or len(why) > LONGEST or not why.isprintable():
         raise ConfigError(f"--why must be one line of at most {LONGEST} characters, got {why!r}; say it in short")
-    new = {c.serial_number: Revoked(c.serial_number, common_names(c.subject)[0], why, now) for c in certificates}
-    entries, number = new | dict(before.entries), before.number + 1
+    new = {c.serial_number: Revoked(c.serial_number, common_names(c.subject)[0], why, now, evict) for c in certificates}
+    stays = {serial: entry for serial, entry in before.entries.items() if entry.evicted or not evict}
+    entries, number = dict(before.entries) | new | stays, before.number + 1
     builder = x509.CertificateRevocationListBuilder(authority.certificate.subject, now, now + timedelta(days=LIFE))
     builder = builder.add_extension(x509.CRLNumber(number), critical=False)
     for entry in entries.values():
@@ -69,7 +80,8 @@ def revoke(
 
 
 def _entry(revoked: Revoked) -> x509.RevokedCertificate:
-    about = json.dumps({"name": revoked.name, "why": revoked.why}, ensure_ascii=False).encode()
+    table = {"name": revoked.name, "why": revoked.why} | ({"evicted": True} if revoked.evicted else {})
+    about = json.dumps(table, ensure_ascii=False).encode()
     value = bytes([_UTF8_STRING, 0x82]) + len(about).to_bytes(2, "big") + about
     builder = x509.RevokedCertificateBuilder(revoked.serial, revoked.when)
     return builder.add_extension(x509.UnrecognizedExtension(_ABOUT, value), critical=False).build()
@@ -97,7 +109,8 @@ def parse_list(pem: bytes, authority: x509.Certificate, where: str) -> Revocatio
 def _revoked(entry: x509.RevokedCertificate) -> Revoked:
     value = entry.extensions.get_extension_for_oid(_ABOUT).value
     about = json.loads(value.value[4:]) if isinstance(value, x509.UnrecognizedExtension) else {}
-    return Revoked(entry.serial_number, str(about["name"]), str(about["why"])[:LONGEST], entry.revocation_date_utc)
+    words = str(about["name"]), str(about["why"])[:LONGEST]
+    return Revoked(entry.serial_number, *words, entry.revocation_date_utc, about.get("evicted") is True)
 
 
 def read_list(path: Path, authority: x509.Certificate) -> RevocationList:
@@ -150,5 +163,5 @@ class Revocations:
             raise ConfigError(f"{self._path} is another list with number {new.number}; ask the operator which is right")
         if new.number > before.number:
             write_atomically(self._seen, lambda file: file.write(new.pem))
-            self._log.event("revocations", level="warning", number=new.number, names=", ".join(new.names()))
+            self._log.event("revocations", number=new.number, names=", ".join(new.names()))
         self._list = new

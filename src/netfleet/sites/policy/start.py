@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from netfleet.errors import PolicyError
-from netfleet.registry import make_importable
 from netfleet.runs.config import Experiment, read_toml
 from netfleet.sites.planning.certificates import fingerprint, read_certificate
 from netfleet.sites.planning.folders import EXPERIMENT_FILE, Site, load_site, names_of_neighbours
+from netfleet.sites.planning.module_places import make_site_importable
 from netfleet.sites.policy.accountant import Accountant, planned_budget
 from netfleet.sites.policy.approval import code_finding
 from netfleet.sites.policy.in_force import PolicyInForce, find_policy
@@ -36,7 +36,7 @@ class OpenedSite(NamedTuple):
 def open_site(folder: Path, given: Path | None = None, accountant: Accountant = planned_budget) -> OpenedSite:
     """Read a site's folder if the policy in force allows the plan; `given` is that of --policy."""
     in_force = find_policy(folder, given)
-    make_importable(str(folder / EXPERIMENT_FILE))
+    make_site_importable(folder)
     enforce(in_force, findings_before_import(folder, in_force))
     site, experiment = load_site(folder)
     enforce(in_force, privacy_findings(in_force.policy, accountant(experiment, None)))

@@ -5,19 +5,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
+from netfleet.data.sites import as_site
 from netfleet.data.tensors import take
 from netfleet.errors import CheckpointError, DataError
 from netfleet.files import make_folder, write_atomically
 from netfleet.problems.base import Problem
 from netfleet.problems.module import ModuleProblem
+from netfleet.problems.own_loop import OWN_LOOP
 from netfleet.runs.build import build_problem
 from netfleet.runs.config import Experiment
 from netfleet.runs.contract_check import DataFacts, check_contract, data_facts
 from netfleet.runs.identity import digest
-from netfleet.sites.planning.folders import Site
+from netfleet.sites.planning.folders import RUN_FOLDER, Site
+from netfleet.sites.policy.accountant import planned_budget
+from netfleet.sites.policy.in_force import PolicyInForce
 from netfleet.sites.policy.rules import Finding, Terms, data_findings, privacy_findings
 
 ROWS_FILE = "rows.json"
@@ -40,6 +45,35 @@ def check_site_data(site: Site, experiment: Experiment, problem: Problem, terms:
     budget = terms.accountant(experiment, None if facts is None else facts.rows)
     own = [] if facts is None else data_findings(policy, facts)
     return [*own, *privacy_findings(policy, budget, final=True)]
+
+
+class OwnData(NamedTuple):
+    """A site's data, and what the policy and the checks of a start say of it."""
+
+    problem: Problem | None  # None: a loop of the site's own has the data
+    rules: list[Finding]
+    facts: DataFacts | None
+    doubts: list[str]
+
+
+def inspect_data(site: Site, experiment: Experiment, in_force: PolicyInForce) -> OwnData:
+    """All that a start checks of the data; raises if it breaks the contract. Nothing is written."""
+    if experiment.problem["kind"] == OWN_LOOP:
+        budget = planned_budget(experiment, None)
+        return OwnData(None, list(privacy_findings(in_force.policy, budget, final=True)), None, [])
+    with as_site(site.name):
+        problem = site_problem(site, experiment)
+        rules = check_site_data(site, experiment, problem, Terms(in_force))
+    facts = data_facts(problem, site.number)
+    doubts = [] if facts is None else list(warnings_about(facts, experiment.problem.get("batch", 0)))
+    return OwnData(problem, rules, facts, doubts)
+
+
+def check_rows_of(folder: Path, site: Site, data: OwnData) -> None:
+    """Raise if the rows are not those of the last start."""
+    if isinstance(data.problem, ModuleProblem) and data.facts is not None:
+        found = rows_digest(data.problem, site.number)
+        check_same_rows(folder / RUN_FOLDER, found, data.facts.rows, False, remember=False)
 
 
 def warnings_about(facts: DataFacts, batch: int) -> Iterator[str]:

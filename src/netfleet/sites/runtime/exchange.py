@@ -2,25 +2,26 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
 
 from netfleet.compute.host_memory import HostMemory, deliver
 from netfleet.engines.host import Content, Tag
-from netfleet.errors import NoLinkError, TransportError
+from netfleet.errors import ConfigError, NoLinkError, TransportError
 from netfleet.privacy.receipts.lines import Event
 from netfleet.runs.progress import Display, in_words
 from netfleet.sites.network.client import Answer, Client, Wanted
 from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.wire import Expected, Kind
 from netfleet.sites.operations.logs import Log
+from netfleet.sites.runtime.alarms import Alarms
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.receipts import SiteReceipts
 
-#: Seconds after which a wait appears on the screen, and in the log.
-NOTE, LINE = 2.0, 10.0
+#: Seconds after which a wait appears on the screen, in the log, and there as a warning if a site is silent.
+NOTE, LINE, WAKE = 2.0, 10.0, 600.0
 _WHY = {
     Kind.WAIT: "did not answer for longer than this site's patience",
     Kind.DROPPED: "has dropped this site",
@@ -37,10 +38,11 @@ class SiteSession(NamedTuple):
     receipts: SiteReceipts
     loop: LoopThread
     log: Log
+    alarms: Alarms
 
     def expected(self, j: int, t: int, call: int = 0, words: str = "", total: int = 0) -> Expected:
         """What a message of neighbour j must be."""
-        return Expected(bytes.fromhex(self.members.site.run), j, t, call, words, total)
+        return Expected(self.members.site.run_id, j, t, call, words, total)
 
 
 class SiteExchange:
@@ -60,13 +62,26 @@ class SiteExchange:
         landings = {j: self._memory.landing(row) for j, row in rows.items()}
         with self._waiting:
             answers = self._session.loop.wait(self._pull_all(tag, landings, content), self._waiting.report)
+        check_not_evicted(members)
         for j, answer in answers.items():
             if answer.kind == Kind.CHUNK:
                 deliver(landings[j], rows[j])
-            else:
+        arrived = {j: rows[j] for j, answer in answers.items() if answer.kind == Kind.CHUNK}
+        self._check(tag, {members.site.number: own, **arrived}, content)
+        for j, answer in answers.items():
+            if answer.kind != Kind.CHUNK or members.why_evicted(j) is not None:
                 rows[j].copy_(own)  # so nothing flows over the link
                 self._continue_without(j, tag.t, answer)
         check_links(members, tag.t)
+
+    def _check(self, tag: Tag, messages: Mapping[int, Tensor], content: Content) -> None:
+        """Raise an alarm if a message is unusual; a site that holds waits here, before it has used the message."""
+        alarms, members = self._session.alarms, self._session.members
+        if len(messages) > 1 and members.site.alarm.norm:
+            norms = {j: content.norms(message) for j, message in messages.items()}
+            alarms.check_norms(max(tag.t, 0), tag.call, norms, members.name)
+            alarms.hold(max(tag.t, 0), members.is_out, lambda: members.why_evicted(members.site.number) is not None)
+            check_not_evicted(members)
 
     async def _pull_all(self, tag: Tag, rows: dict[int, Tensor], content: Content) -> dict[int, Answer]:
         rounds = self._session.members.known_rounds()
@@ -80,7 +95,7 @@ class SiteExchange:
             session.expected(j, *tag, content.words, row.numel()),
             row.numpy().data.cast("B"),
             lambda: content.finite(row),
-            lambda: not session.members.neighbourhood.there(j, tag.t),
+            lambda: not session.members.is_there(j, tag.t),
         )
         return await session.client.pull(session.members.contacts[j], wanted, rounds)
 
@@ -91,21 +106,42 @@ class SiteExchange:
         contact.waiting = ""
         if j in members.neighbourhood.lost:  # in an earlier exchange of this round
             return
+        if (reason := members.why_evicted(j)) is not None:
+            self._end_link(j, t, reason)
+            return
         if answer.kind == Kind.JOIN:
             session.log.event("rejoins", neighbour=members.name(j), absent_from=t, present_from=members.first_round(j))
             return
         if members.fixed is not None:
             raise TransportError(f"{members.name(j)} {why}, and {members.fixed}")
         members.neighbourhood.drop(j, t)
+        if answer.kind == Kind.LEFT:
+            members.gone.add(j)
         if answer.kind in (Kind.LEFT, Kind.DROPPED):
             members.write_links()
         event: Event = "left" if answer.kind == Kind.LEFT else "lost"
         session.receipts.note_change(event, members.name(j), t, why)
         if answer.kind == Kind.LEFT:
             session.loop.wait(session.client.confirm(contact, members.rounds))
-        session.log.event("lost", level="warning", neighbour=members.name(j), round=t, why=why)
+        level = "info" if answer.kind == Kind.LEFT else "warning"  # somebody wanted it to leave
+        session.log.event("lost", level=level, neighbour=members.name(j), round=t, why=why)
         if answer.kind == Kind.DROPPED and members.site.rejoin:
             raise NoLinkError(f"{members.name(j)} has given this site up, and it comes back (rejoin = true)")
+
+    def _end_link(self, j: int, t: int, reason: str) -> None:
+        """Continue without a site that the operator has evicted; the ledger is taken back at the round's end."""
+        session, members = self._session, self._session.members
+        if members.fixed is not None:
+            raise TransportError(f"{members.name(j)} was evicted ({reason}), and {members.fixed}")
+        members.neighbourhood.drop(j, t)
+        members.write_links()
+        session.receipts.note_change("evicted", members.name(j), t, reason)
+        session.log.event("evicted", neighbour=members.name(j), round=t, why=reason)
+
+
+def check_not_evicted(members: Membership) -> None:
+    if (reason := members.why_evicted(members.site.number)) is not None:
+        raise ConfigError(f"the operator has evicted {members.site.name} from this training: {reason}")
 
 
 def check_links(members: Membership, t: int) -> None:
@@ -125,11 +161,15 @@ class Waiting:
         self._membership, self._log, self._display = membership, log, display
 
     def __enter__(self) -> None:
-        self._begun, self._next, self._noted = time.monotonic(), LINE, False
+        self._begun, self._next, self._noted, self._cause = time.monotonic(), LINE, False, ""
+        self._membership.waits.begin()
 
     def __exit__(self, *error: object) -> None:
+        self._membership.waits.end()
         if self._noted:
             self._display.note("")
+        if self._cause:
+            self._log.event("waited", seconds=round(time.monotonic() - self._begun), cause=self._cause)
 
     def report(self) -> None:
         """Say for which neighbours the site waits, if it is time to."""
@@ -138,8 +178,13 @@ class Waiting:
             return
         contacts = [contact for contact in list(self._membership.contacts.values()) if contact.waiting]
         text = "; ".join(f"{contact.neighbour.name} {contact.waiting}" for contact in contacts) or "neighbours"
+        cause = self._membership.cause()
+        name, why = self._membership.name(cause.site), f"has been {cause.state} for {in_words(cause.seconds)}"
+        if cause.site == self._membership.site.number and cause.links:
+            why = f"cannot be reached by a neighbour for {in_words(cause.seconds)}"
         self._noted = True
-        self._display.note(f"waits {in_words(waited)} for {text}")
+        self._display.note(f"waits {in_words(waited)} for {text}" + (f"; {name} {why}" if cause.links > 1 else ""))
         if waited >= self._next:
-            self._next = min(3 * self._next, self._next + 3600)
-            self._log.event("waiting", level="warning", seconds=round(waited), neighbours=text)
+            self._next = WAKE if waited < WAKE < 3 * self._next else min(3 * self._next, self._next + 3600)
+            level, self._cause = "warning" if cause.silent and waited >= WAKE else "info", name
+            self._log.event("waiting", level=level, seconds=round(waited), neighbours=text, cause=name, why=why)

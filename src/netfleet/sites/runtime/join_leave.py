@@ -9,7 +9,8 @@ whatever rounds the links begin in. Only its two ends agree on a link.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,14 +18,16 @@ from torch import Tensor
 from netfleet.algorithms import Algorithm
 from netfleet.engines.job import Snapshot
 from netfleet.engines.loop import Counted, begin
-from netfleet.errors import FrameError, NoLinkError, TransportError
+from netfleet.errors import ConfigError, FrameError, NoLinkError, RollbackError, TransportError
 from netfleet.files import write_atomically
 from netfleet.runs import checkpoint
 from netfleet.sites.network.client import Answer, Wanted
 from netfleet.sites.network.outbox import Message
 from netfleet.sites.network.wire import Kind
 from netfleet.sites.planning.folders import LEAVE_FILE, RUN_FOLDER
+from netfleet.sites.planning.rollbacks import Pending, Rollbacks, read_rollbacks, rollbacks_in, write_rollbacks
 from netfleet.sites.runtime.exchange import SiteSession
+from netfleet.sites.runtime.kept import available, remove
 from netfleet.sites.runtime.neighbourhood import SiteHost
 
 #: Seconds for which a site asks its neighbours for a link, and for which it asks the others once one has agreed.
@@ -41,7 +44,10 @@ def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash
     members, neighbourhood = session.members, session.members.neighbourhood
     if members.fixed is not None:
         raise members.fixed
-    links = session.loop.wait(_ask_all(session))
+    answers = session.loop.wait(_ask_all(session))
+    _compare_rollbacks(session, answers)
+    agreed = {j: answer.t for j, answer in answers.items() if answer.kind == Kind.JOINED}
+    links = {j: t for j, t in agreed.items() if 0 < t < members.rounds}
     if not links:
         reasons = "; ".join(f"{c.neighbour.name} {c.waiting or 'did not answer'}" for c in members.contacts.values())
         error = TransportError if _OVER in reasons else NoLinkError
@@ -60,27 +66,63 @@ def join(session: SiteSession, host: SiteHost, algorithm: Algorithm, config_hash
     state = begin(host, algorithm, f, x)
     snapshot = Snapshot(t, state, f.problem.buffers, samples=f.samples, network=host.network_state())
     checkpoint.save(members.folder / RUN_FOLDER, snapshot, host, config_hash)
+    _complete_rollbacks(members.folder)
     (members.folder / LEAVE_FILE).unlink(missing_ok=True)
-    session.log.event("joined", round=t, links=names, missing=missing)
+    session.log.event("joined", level="warning" if missing else "info", round=t, links=names, missing=missing)
 
 
-async def _ask_all(session: SiteSession) -> dict[int, int]:
-    """The first round of the link to every neighbour that agrees."""
+def _compare_rollbacks(session: SiteSession, answers: Mapping[int, Answer]) -> None:
+    """If most of the neighbours were rolled back otherwise, so is this site, because it takes their model."""
+    members, told = session.members, dict[Rollbacks, list[str]]()
+    for j, answer in answers.items():
+        found = rollbacks_in(answer.run)
+        if found.is_possible(members.rounds):
+            told.setdefault(found, []).append(members.name(j))
+        else:
+            session.log.refused(members.name(j), f"it says that it {found}, which a training like this cannot be")
+    own, folder = members.site.rollbacks, members.folder
+    others = max(told, key=lambda each: len(told[each]), default=own)
+    if told and 2 * len(told[others]) <= sum(map(len, told.values())):
+        sides = "; ".join(f"{', '.join(names)}: {each}" for each, names in told.items())
+        raise ConfigError(
+            f"the neighbours of {members.site.name} do not agree how their training was rolled back, and no side has "
+            f"most of them: {sides}. Roll back those that were left out, or evict who is wrong; then start "
+            f"{members.site.name} again with --rejoin"
+        )
+    if others != own:
+        reached = checkpoint.reached(folder / RUN_FOLDER) if checkpoint.exists(folder / RUN_FOLDER) else 0
+        write_rollbacks(folder, Pending(others, True, reached, rejoins=True))
+        raise RollbackError(
+            f"{members.site.name} {own}, and the training of its neighbours {others}, which it takes over; start "
+            f"{members.site.name} again with --rejoin"
+        )
+
+
+def _complete_rollbacks(folder: Path) -> None:
+    """The site has the state of its neighbours; what it kept from before their rollbacks is of no use with theirs."""
+    known = read_rollbacks(folder)
+    if known.rejoins:
+        remove(folder, available(folder))
+        write_rollbacks(folder, known._replace(pending=False, rejoins=False))
+
+
+async def _ask_all(session: SiteSession) -> dict[int, Answer]:
+    """The answers of all neighbours that agree, or were rolled back otherwise; if all were, of as many as possible."""
     tasks = {j: asyncio.ensure_future(_ask(session, j)) for j in session.members.contacts}
     until = time.monotonic() + ASK
     while (waiting := [task for task in tasks.values() if not task.done()]) and time.monotonic() < until:
-        before = len(_agreed(tasks))
+        before = len(_agreed(session, tasks))
         await asyncio.wait(waiting, timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
-        if before == 0 and _agreed(tasks):
+        if before == 0 and _agreed(session, tasks):
             until = min(until, time.monotonic() + GRACE)
     for task in tasks.values():
         task.cancel()
-    return {j: t for j, t in _agreed(tasks).items() if 0 < t < session.members.rounds}
+    return {j: task.result() for j, task in tasks.items() if task.done() and not task.cancelled()}
 
 
-def _agreed(tasks: dict[int, asyncio.Task[Answer]]) -> dict[int, int]:
-    done = {j: task.result() for j, task in tasks.items() if task.done() and not task.cancelled()}
-    return {j: answer.t for j, answer in done.items() if answer.kind == Kind.JOINED}
+def _agreed(session: SiteSession, tasks: dict[int, asyncio.Task[Answer]]) -> list[Answer]:
+    done = [task.result() for task in tasks.values() if task.done() and not task.cancelled()]
+    return [answer for answer in done if answer.kind != Kind.DONE and answer.run == session.members.site.run_id]
 
 
 async def _ask(session: SiteSession, j: int) -> Answer:
@@ -89,6 +131,8 @@ async def _ask(session: SiteSession, j: int) -> Answer:
     while True:
         try:
             answer = await session.client.join(contact)
+            if answer.run != session.members.site.run_id:
+                return answer
             if answer.kind != Kind.WAIT:
                 contact.waiting = _OVER if answer.kind == Kind.DONE else ""
                 return answer
@@ -200,7 +244,7 @@ async def _wait_for_receipts(session: SiteSession, neighbours: Collection[int]) 
 
     await _wait_until(lambda: not unconfirmed(), INFORM)
     if names := unconfirmed():
-        session.log.event("unconfirmed", level="warning", neighbours=", ".join(names))
+        session.log.event("unconfirmed", neighbours=", ".join(names))
 
 
 async def leave(session: SiteSession, t: int, linger: float) -> None:
@@ -211,6 +255,7 @@ async def leave(session: SiteSession, t: int, linger: float) -> None:
     await asyncio.gather(*(_give_receipts(session, j) for j in there & members.informed))
     await _wait_for_receipts(session, there & members.informed)
     uninformed = [members.name(j) for j in sorted(there - members.informed)]
-    session.log.event("left", round=t, not_informed=", ".join(uninformed))
+    level = "warning" if uninformed else "info"
+    session.log.event("left", level=level, round=t, not_informed=", ".join(uninformed))
     if not uninformed:  # else the site has to come back and tell them
         write_atomically(members.folder / LEAVE_FILE, lambda file: file.write(b"%d\n" % t))

@@ -47,8 +47,13 @@ def parse_statement(data: bytes) -> Statement:
 class LinkKeys:
     """One site's keys and secrets."""
 
-    def __init__(self, folder: Path, run: str, name: str, resumes: bool) -> None:
-        """`folder` is the run's. `resumes`: a checkpoint is continued, so noise was sent already."""
+    def __init__(self, folder: Path, run: str, name: str, resumes: bool, rollbacks: int = 0) -> None:
+        """`folder` is the run's. `resumes`: a checkpoint is continued, so noise was sent already.
+
+        After other `rollbacks` (`Rollbacks.key`) of all sites the noise is another, because rounds are
+        computed again, maybe with other results: the same noise would show their difference.
+        """
+        self._rollbacks = rollbacks
         self._path, self._run, self._name = folder / KEYS_FILE, run, name
         known = self._read()
         if known is None and resumes:
@@ -70,7 +75,10 @@ class LinkKeys:
     def secret(self, j: int, since: int) -> Secret | None:
         """What the two ends of a link share; None: they have not agreed yet."""
         found = self._links.get(_link(j, since))
-        return None if found is None else Secret(bytes.fromhex(found["secret"]))
+        if found is None:
+            return None
+        secret = Secret(bytes.fromhex(found["secret"]))
+        return Secret(secret.derive("rollback", self._rollbacks)) if self._rollbacks else secret
 
     def learn(self, j: int, name: str, since: int, found: Statement) -> None:
         """Agree with neighbour j on the secret of the link; it is on disk when this returns."""

@@ -10,7 +10,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from netfleet.errors import ConfigError, FrameError
@@ -19,14 +19,44 @@ from netfleet.privacy.receipts.lines import Event
 from netfleet.runs.config import make, read_toml
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.transport import Contact, Refused
+from netfleet.sites.network.wait_cause import Cause
 from netfleet.sites.network.wire import SITES, Frame, Kind
 from netfleet.sites.planning.folders import NEIGHBOURS_FOLDER, Neighbour, Site
 from netfleet.sites.planning.nodes_file import check_name
 from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
 from netfleet.sites.policy.rules import enforce, least_neighbours, neighbour_names
 from netfleet.sites.runtime.neighbourhood import NEVER, Neighbourhood
+from netfleet.sites.runtime.waits import Waits
 
 LINKS_FILE = "links.json"
+
+
+def write_links(folder: Path, since: Mapping[int, int], lost: Mapping[int, int], gone: Iterable[int]) -> None:
+    """Write first rounds of links and of losses; `gone` are the neighbours that have left."""
+    text = json.dumps({"since": since, "lost": lost, "left": sorted(gone)}, indent=1)
+    write_atomically(folder / LINKS_FILE, lambda file: file.write(text.encode()))
+
+
+def links_before(folder: Path, t: int) -> None:
+    """Take the links of a site, which does not run, back to round t; the checkpoint of that round has the rest.
+
+    Who has left since then stays away. A neighbour that came since then is as it was before, so it must come again.
+    """
+    path = folder / LINKS_FILE
+    if path.exists():
+        since, lost, gone = _read_links(path)
+        kept = {j: first for j, first in since.items() if first <= t}
+        write_links(folder, kept, {j: min(lost[j], t) for j in gone if j in lost}, gone)
+
+
+def _read_links(path: Path) -> tuple[dict[int, int], dict[int, int], set[int]]:
+    """First rounds of links and of losses, and who has left."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        since, lost = ({int(j): int(t) for j, t in found[key].items()} for key in ("since", "lost"))
+        return since, lost, {int(j) for j in found.get("left", [])}
+    except (ValueError, AttributeError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); restore it from a backup") from None
 
 
 class Membership:
@@ -42,46 +72,46 @@ class Membership:
         fixed: ConfigError | None = None,
         in_force: PolicyInForce = NO_POLICY,
         linked: Callable[[Event, str, int], object] = lambda event, name, t: None,
+        evicted: Callable[[str], str | None] = lambda name: None,
     ) -> None:
         """`folder` is the site's, `rounds` the length of the training, `fixed` why the method needs fixed links.
 
-        `linked` is called before a neighbour hears of a link that begins in round t.
+        `linked` is called before a neighbour hears of a link that begins in round t. `evicted` says why the operator
+        has evicted a site, if so.
         """
         self._in_force = in_force
         self.folder, self.site, self.rounds, self.outbox, self.fixed = folder, site, rounds, outbox, fixed
         #: What the operator of a site that was dropped or has lost its disk can do.
         self.remedy = f"to join again with the others' current model: netfleet node {folder} --rejoin"
-        self._refused, self._linked = refused, linked
+        self._refused, self._linked, self._evicted = refused, linked, evicted
         self.contacts = {each.number: Contact(each) for each in site.neighbours}
         self.neighbourhood = Neighbourhood(site.number, {each.number: each.weight for each in site.neighbours})
+        self.waits = Waits(site.number, self.contacts)
         self.known: dict[int, int] = {}  # the latest round that is known of each site, from any source
         self.left: int | None = None  # the first round without this site
         self.finished = False
         self.joining = False  # whether it still agrees on its links
         self.done: set[int] = set()  # neighbours that need nothing more from this site
+        self._begun, self._served = -1, dict[int, int]()  # the round of the start; links that have had a message
         self.informed: set[int] = set()  # neighbours that know that this site is done
         self._compared: set[int] = set()  # neighbours that have this site's facts
         self._lock, self._agreeing = threading.Lock(), threading.Lock()
-        self._run = bytes.fromhex(site.run)
+        self._run = site.run_id
         for path in sorted((folder / NEIGHBOURS_FOLDER).glob("*.toml")):
             self.find_neighbour(path.stem)
+        self.gone: set[int] = set()  # neighbours that have left by their own will
         self._read_links(folder / LINKS_FILE)
 
     def _read_links(self, path: Path) -> None:
         if not path.exists():
             return
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            since, lost = ({int(j): int(t) for j, t in found[key].items()} for key in ("since", "lost"))
-        except (ValueError, AttributeError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} is damaged ({error}); restore it from a backup") from None
+        since, lost, self.gone = _read_links(path)
         self.neighbourhood.since |= {j: t for j, t in since.items() if j in self.contacts}
         self.neighbourhood.lost |= {j: t for j, t in lost.items() if j in self.contacts and t >= since.get(j, 0)}
 
     def write_links(self) -> None:
         since, lost = self.neighbourhood.links()
-        text = json.dumps({"since": since, "lost": lost}, indent=1)
-        write_atomically(self.folder / LINKS_FILE, lambda file: file.write(text.encode()))
+        write_links(self.folder, since, lost, self.gone)
 
     # ---- the neighbours ----
 
@@ -116,13 +146,36 @@ class Membership:
         self.neighbourhood.weights[found.number] = found.weight
         return self.contacts[found.number]
 
+    def newly_served(self) -> list[tuple[str, int]]:
+        """Neighbours that have their first message over a link that was made while this process ran, and its round."""
+        links = {j: t for j, t in self.neighbourhood.since.items() if self._begun < t != NEVER and j in self.contacts}
+        found = [j for j, t in links.items() if self.contacts[j].served >= t != self._served.get(j)]
+        self._served |= {j: links[j] for j in found}
+        return [(self.name(j), links[j]) for j in found]
+
     def check_enough(self) -> None:
         """Raise if the site has lost so many neighbours that its policy forbids to send the others more."""
         names = [self.name(j) for j in self.neighbourhood.linked()]
         enforce(self._in_force, [least_neighbours(self._in_force.policy.neighbours, names)])
 
+    def why_evicted(self, j: int) -> str | None:
+        """Why the operator has evicted neighbour j, if so."""
+        return self._evicted(self.name(j))
+
+    def is_there(self, j: int, t: int) -> bool:
+        """Whether there is a link to neighbour j in round t that nobody has ended."""
+        evicted = any(self.why_evicted(each) is not None for each in (j, self.site.number))
+        return self.neighbourhood.there(j, t) and not evicted
+
+    def is_out(self, name: str) -> bool:
+        """Whether a neighbour has no link any more."""
+        found = next((j for j, contact in list(self.contacts.items()) if contact.neighbour.name == name), None)
+        return found is not None and (found in self.neighbourhood.lost or self.why_evicted(found) is not None)
+
     def name(self, number: int) -> str:
-        """A site's name, if it is a neighbour; a site does not know the names of others."""
+        """The name of this site or of a neighbour; a site does not know the names of others."""
+        if number == self.site.number:
+            return self.site.name
         return self.contacts[number].neighbour.name if number in self.contacts else f"site {number}"
 
     # ---- what this site answers ----
@@ -166,6 +219,7 @@ class Membership:
             event: Event = "admitted" if self.first_round(j) == NEVER else "returned"
             self._linked(event, self.name(j), t)
             self.neighbourhood.add(j, t)
+            self.gone.discard(j)
             self.write_links()
         return self._frame(Kind.JOINED, t)
 
@@ -182,7 +236,7 @@ class Membership:
 
     def start(self, t: int) -> None:
         """The training starts or resumes in round t."""
-        self.outbox.t = max(self.outbox.t, t)
+        self.outbox.t, self._begun = max(self.outbox.t, t), t
         self.known = dict.fromkeys(range(self.site.workers), t)
 
     def set_joining(self, joining: bool) -> None:
@@ -198,6 +252,9 @@ class Membership:
         """This site has left; t is the first round without it."""
         self.left = t
         self.outbox.notify()
+
+    def cause(self) -> Cause:
+        return self.waits.cause()
 
     # ---- the rounds of all sites ----
 
@@ -222,4 +279,5 @@ class Membership:
         is about to join does not count.
         """
         t, long = self.outbox.t, 2 * len(self.known)
-        return [k for k, seen in sorted(self.known.items()) if 0 <= seen < t - long and k != self.site.number]
+        behind = [k for k, seen in sorted(self.known.items()) if 0 <= seen < t - long and k != self.site.number]
+        return [k for k in behind if k not in self.contacts or self.why_evicted(k) is None]

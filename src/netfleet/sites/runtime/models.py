@@ -56,11 +56,15 @@ class ModelWriter:
         write_model(self.path, ModelInfo(self._origin(final)), tensors)
 
     def keep_best(self, problem: Problem, snapshot: Snapshot, records: Sequence[Record]) -> None:
-        """Write the snapshot if of all evaluations so far its loss is the least; the earlier one of two alike."""
-        losses = [(record["loss"], record["round"]) for record in records if record.get("loss") is not None]
-        if not self.has_validation or not losses or min(losses)[1] != snapshot.t:
+        """Write the snapshot if its loss is less than that of the one in the file; the earlier one of two alike.
+
+        After a rollback there may be no file, because its round was discarded.
+        """
+        losses = {record["round"]: record["loss"] for record in records if record.get("loss") is not None}
+        if not self.has_validation or snapshot.t not in losses:
             return
-        if not self.best_path.exists() or read_info(self.best_path).origin.round != snapshot.t:
+        known = read_info(self.best_path).origin.round if self.best_path.exists() else None
+        if known is None or losses[snapshot.t] < losses.get(known, math.inf):
             origin = self._origin(snapshot, best=True, stays=is_private(self.experiment))
             self._write(self.best_path, problem, snapshot, records, origin)
 

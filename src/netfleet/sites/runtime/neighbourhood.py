@@ -19,6 +19,7 @@ from netfleet.errors import ConfigError
 from netfleet.privacy.link_noise import Address, Link, LinkNoise
 from netfleet.problems.base import Problem
 from netfleet.sites.network.outbox import Outbox
+from netfleet.sites.runtime.jumps import UsualNorms
 from netfleet.topology.network import Network
 
 _LOST, _SINCE, _FLOW = "lost", "since", "ledger/"
@@ -40,6 +41,7 @@ class Neighbourhood(Network):
     since: dict[int, int] = field(default_factory=dict)  # neighbours that joined later, and the link's first round
     varying: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _last: tuple[dict[int, float], csr_array] | None = field(default=None, repr=False)  # weights, and their row of W
 
     @property
     def m(self) -> int:
@@ -88,11 +90,15 @@ class Neighbourhood(Network):
                 self.lost.setdefault(j, t)
 
     def W(self, t: int = 0) -> csr_array:
-        """Row i; the other rows are not known here."""
-        there = self.neighbours(t)
-        own = 1 - sum(self.weights[j] for j in there)
-        columns = np.array([self.i, *there])
-        data = np.array([own, *(self.weights[j] for j in there)])
+        """Row i; the other rows are not known here. It is the same object as long as the neighbours are the same."""
+        weights = {j: self.weights[j] for j in self.neighbours(t)}
+        if self._last is None or self._last[0] != weights:
+            self._last = weights, self._row(weights)
+        return self._last[1]
+
+    def _row(self, weights: Mapping[int, float]) -> csr_array:
+        columns = np.array([self.i, *weights])
+        data = np.array([1 - sum(weights.values()), *weights.values()])
         return csr_array((data, (np.full(len(columns), self.i), columns)), shape=(self.m, self.m))
 
     def sends(self, i: int, t: int = 0) -> int:
@@ -172,11 +178,13 @@ class SiteHost(PartialHost):
         exchange: Exchange,
         outbox: Outbox,
         noise: "HostNoise | None" = None,
+        norms: UsualNorms | None = None,
     ) -> None:
+        """`norms` are only saved and restored with the rest."""
         super().__init__(problem, neighbourhood, exchange, SingleSite(), noise=None if noise is None else noise.noise)
         self._links_noise = noise
         self.neighbourhood, self._outbox, self._ledger = neighbourhood, outbox, Ledger(algorithm)
-        self._algorithm = algorithm
+        self._algorithm, self._norms = algorithm, norms or UsualNorms()
         self._t = -1  # the round under way
 
     def mixer(self, t: int) -> Mix:
@@ -212,11 +220,12 @@ class SiteHost(PartialHost):
         since, lost = self.neighbourhood.links()
         kept = self._ledger.network_state() | self._outbox.network_state(self._t)
         kept |= {} if self._links_noise is None else self._links_noise.network_state()
-        return kept | {_LOST: pairs(lost), _SINCE: pairs(since)}
+        return kept | self._norms.network_state() | {_LOST: pairs(lost), _SINCE: pairs(since)}
 
     def load_network_state(self, memory: dict[str, Tensor]) -> None:
         self._ledger.load_network_state(memory)
         self._outbox.load_network_state(memory)
+        self._norms.load_network_state(memory)
         if self._links_noise is not None:
             self._links_noise.load_network_state(memory)
         since, lost = (memory.get(name, pairs({})).cpu() for name in (_SINCE, _LOST))

@@ -26,6 +26,7 @@ from netfleet.sites.network.wire import Expected
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Site
+from netfleet.sites.planning.rollbacks import read_rollbacks
 
 #: Lines about receipts for what this record does not have, per neighbour: it can make up any number of them.
 MOST_UNKNOWN = 10
@@ -76,6 +77,8 @@ class SiteReceipts:
         own, authority = to_text(self._signer.certificate), fingerprint(self._signer.authority)
         (begun,) = self._add(lines.Started(*about, own, authority))
         self._first = begun.number
+        if (back := self._site.rollbacks).number != self._state.rollbacks:
+            self._add(lines.RolledBack(back.number, back.to, read_rollbacks(self._folder).reached))
         self.sync()
 
     def close(self, why: str) -> None:

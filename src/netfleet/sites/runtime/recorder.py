@@ -8,7 +8,8 @@ from netfleet.engines.host import Host
 from netfleet.engines.job import Snapshot
 from netfleet.runs.recorder import RunRecorder
 from netfleet.sites.planning.folders import LEAVE_FILE
-from netfleet.sites.runtime.exchange import SiteSession
+from netfleet.sites.runtime.exchange import SiteSession, check_not_evicted
+from netfleet.sites.runtime.kept import keep_last, kept_rounds
 from netfleet.sites.runtime.models import ModelWriter
 from netfleet.sites.runtime.status_builder import StatusBuilder
 
@@ -18,6 +19,14 @@ class AskedToLeave(Exception):
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+
+
+def hold(session: SiteSession, t: int) -> None:
+    """Wait as long as the site holds after round t, unless it is asked to leave; so also when it is started again."""
+    members = session.members
+    leaves, own = (members.folder / LEAVE_FILE).exists, members.site.number
+    session.alarms.hold(t, members.is_out, lambda: leaves() or members.why_evicted(own) is not None)
+    check_not_evicted(members)
 
 
 class SiteRecorder(RunRecorder):
@@ -38,9 +47,15 @@ class SiteRecorder(RunRecorder):
         self._session.receipts.sync()  # a site that has used a message can always give the receipt for it
         super().record(snapshot, host)
         self._models.keep_best(host.problem, snapshot, self.history.records)
+        members, alarms = self._session.members, self._session.alarms
         last = self.history.records[-1] if self.history.records else {}
+        if last.get("round") == snapshot.t:
+            alarms.check_scores(snapshot.t, self.history.records)
+        self._keep(snapshot.t, alarms.first_round)
         self._status.note_round(snapshot, last, self.gives_model)
-        members = self._session.members
+        hold(self._session, snapshot.t)
+        for name, first in members.newly_served():
+            self._session.log.event("served", neighbour=name, round=first)
         if (apart := members.sites_apart()) != self._apart:
             self._apart, names, log = apart, ", ".join(members.name(k) for k in apart), self._session.log
             if apart:
@@ -50,6 +65,13 @@ class SiteRecorder(RunRecorder):
         asked = snapshot.t >= self._last or (members.folder / LEAVE_FILE).exists()
         if asked and snapshot.t < self.rounds:
             raise AskedToLeave(snapshot)
+
+    def _keep(self, t: int, alarmed: int | None) -> None:
+        """Keep the checkpoint of round t; and as long as an alarm stands, those that were there when it began."""
+        members = self._session.members
+        keep = members.site.keep
+        earlier = set() if alarmed is None else kept_rounds(min(alarmed, t), keep)
+        keep_last(members.folder, kept_rounds(t, keep) | earlier)
 
 
 class OwnLoopRecorder(SiteRecorder):

@@ -35,17 +35,26 @@ from netfleet.runs.progress import Display
 from netfleet.runs.requirements import check_time_box
 from netfleet.runs.run import open_run
 from netfleet.sites import LINGER
+from netfleet.sites.costs.rounds import size_of
+from netfleet.sites.doctor.answering import Answerer
+from netfleet.sites.doctor.local import OpenFolder
+from netfleet.sites.doctor.resources import quick_findings
 from netfleet.sites.network.client import Client
 from netfleet.sites.network.grpc_transport import GrpcTransport
+from netfleet.sites.network.inbound import Inbound
 from netfleet.sites.network.loop_thread import LoopThread
 from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Transport
+from netfleet.sites.operations.health import signs_of_life
 from netfleet.sites.operations.logs import Log, printable
 from netfleet.sites.planning.certificates import Identity, pem_of
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
+from netfleet.sites.planning.rollbacks import read_rollbacks
 from netfleet.sites.policy.peers import Peers, SitePeers
 from netfleet.sites.policy.rules import NO_TERMS, Terms, enforce
+from netfleet.sites.relay.client import RelayClient
+from netfleet.sites.runtime.alarms import Alarms
 from netfleet.sites.runtime.budget import last_round, site_budget
 from netfleet.sites.runtime.data_check import (
     check_same_rows,
@@ -63,6 +72,7 @@ from netfleet.sites.runtime.models import ModelWriter, is_private
 from netfleet.sites.runtime.neighbourhood import SiteHost, why_fixed
 from netfleet.sites.runtime.receipts import PrivacyState, SiteReceipts
 from netfleet.sites.runtime.recorder import AskedToLeave, OwnLoopRecorder, SiteRecorder
+from netfleet.sites.runtime.rollback import check_complete, check_rejoined
 from netfleet.sites.runtime.site_noise import Agreement, SiteNoise, sent_model
 from netfleet.sites.runtime.status_builder import StatusBuilder
 from netfleet.sites.runtime.step_record import StepRecord
@@ -96,12 +106,16 @@ class SiteRunner:
         peers: Peers | None = None,
     ) -> None:
         """The default transport is gRPC over mutual TLS with this identity, and with peers from the folder."""
+        check_complete(folder)
+        site = replace(site, rollbacks=read_rollbacks(folder).rollbacks)  # they may be others than when it was read
         self._terms, in_force = terms, terms.in_force
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
+        inbound = Inbound(site.address, log)
         if transport is None:
             peers = peers or SitePeers(folder, identity.ca, identity.certificate, log, in_force)
-            transport = GrpcTransport(identity, site.listen, peers)
-        self._linger, self._transport, self._peers = linger, transport, peers
+            relay = RelayClient(site.relay, identity, registers=True) if site.relay else None
+            transport = GrpcTransport(identity, site.listen, peers, inbound, relay)
+        self._linger, self._transport, self._peers, self._identity = linger, transport, peers, identity
         (self._run_config,) = experiment.runs()
         self._account: SiteAccount | None = None  # where gradients are private
         self._spending: Spending | None = None
@@ -113,14 +127,24 @@ class SiteRunner:
         if fixed is not None and site.patience:
             raise fixed
         self.receipts = SiteReceipts(folder, site, identity, log, self._privacy_state, self._check_signer)
-        linked = self.receipts.note_change
-        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, in_force, linked)
+        told = self.receipts.note_change, (lambda name: None) if peers is None else peers.why_evicted
+        self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, in_force, *told)
+        self._alarms = Alarms(folder, site, log)
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
         counted = log.refusals.total, lambda: 0 if peers is None else peers.revocations
         private = is_private(experiment)
         self._models = ModelWriter(folder, site, experiment, scores=in_force.policy.show.scores_in_model)
-        self.status = StatusBuilder(self._members, self.algorithm, identity.expires, *counted, in_force, private)
+        self.status = StatusBuilder(
+            self._members,
+            self.algorithm,
+            identity.expires,
+            *counted,
+            in_force,
+            private,
+            self._alarms,
+            lambda: inbound.unable,
+        )
 
     def run(self, display: Display, rejoin: bool = False) -> History:
         """Train to the end, or until the site leaves, and return its own History."""
@@ -135,11 +159,14 @@ class SiteRunner:
         self, stack: ExitStack, display: Display, rejoin: bool = False, own: OwnLoop | None = None
     ) -> tuple[SiteSession, History]:
         """Train, and write the model; the site answers its neighbours until the stack is closed."""
+        if not rejoin:
+            check_rejoined(self.folder)
         self.receipts.open()
         stack.push(self._close_record)
         history, start = self._open()
         problem, algorithm = (self._problem(), self.algorithm) if own is None else (own.problem, own.algorithm)
         self.check_data(problem)
+        self._check_machine(problem)
         problem = self._private(problem, start is not None and not rejoin)
         if rejoin:
             last_round(problem, self._budget, self.experiment.rounds, first=0)  # raises before anybody hears of it
@@ -147,7 +174,8 @@ class SiteRunner:
         loop, members = session.loop, self._members
         noise = self._noise(session, problem, display, start is not None and not rejoin)
         exchange = SiteExchange(session, display)
-        host = SiteHost(problem, members.neighbourhood, algorithm, exchange, members.outbox, noise)
+        parts = members.neighbourhood, algorithm, exchange, members.outbox, noise, self._alarms.norms
+        host = SiteHost(problem, *parts)
         if rejoin:
             members.set_joining(True)
             loop.wait(self._serve(connections))  # neighbours that agree see that this site is there
@@ -190,7 +218,8 @@ class SiteRunner:
         if privacy is None or not is_private(self.experiment):
             return problem
         queries = queries_after(self.algorithm, self.experiment.rounds, problem.seed)
-        self._account = SiteAccount(self.folder, queries, resumes, self._rows)
+        back = self.site.rollbacks
+        self._account = SiteAccount(self.folder, queries, resumes, self._rows, back.key, back.to)
         made = make_private(problem, privacy, queries, self._account)
         self._spending = made.spending
         return made
@@ -209,23 +238,31 @@ class SiteRunner:
         self._rows, accepted = rows_digest(problem, number), self._terms.data_changed
         changed = check_same_rows(self.folder / RUN_FOLDER, self._rows, facts.rows, accepted)
         for why in [*([] if changed is None else [changed]), *warnings_about(facts, problem.batch)]:
-            self.log.event("data", level="warning", why=why)
+            self.log.event("data", why=why)
+
+    def _check_machine(self, problem: Problem) -> None:
+        """The quick part of `netfleet doctor`: what would end the training later is in the log at its start."""
+        neighbours = [contact.neighbour for contact in self._members.contacts.values()]
+        about = self.folder, self.site, neighbours, self._terms.in_force, self.experiment, self._identity
+        for finding in quick_findings(OpenFolder(*about, None), self.algorithm, size_of(problem)):
+            self.log.event("doctor", level=finding.level, why=finding)
 
     def _noise(self, session: SiteSession, problem: Problem, display: Display, resumes: bool) -> SiteNoise | None:
         privacy, members = self.experiment.privacy, self._members
         if privacy is None or privacy.link_noise is None:
             return None
         check_buffers(problem)
-        self._keys = LinkKeys(self.folder / RUN_FOLDER, self.site.run, self.site.name, resumes)
+        self._keys = LinkKeys(self.folder / RUN_FOLDER, self.site.run, self.site.name, resumes, self.site.rollbacks.key)
         agree = Agreement(session, self._keys, Waiting(members, self.log, display))
         return SiteNoise(members.neighbourhood, privacy, self.experiment.rounds, agree)
 
     def _connect(self, stack: ExitStack) -> tuple[SiteSession, AsyncExitStack]:
         loop, connections = stack.enter_context(LoopThread()), AsyncExitStack()
+        stack.enter_context(signs_of_life(self.folder, loop, self.status.status))
         stack.callback(lambda: loop.wait(connections.aclose()))
         connections.push_async_callback(self._transport.close)
         client = Client(self.site, self._transport, self.log.refused, self.receipts)
-        return SiteSession(self._members, client, self.receipts, loop, self.log), connections
+        return SiteSession(self._members, client, self.receipts, loop, self.log, self._alarms), connections
 
     def _close_record(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         members = self._members
@@ -250,7 +287,8 @@ class SiteRunner:
         told = None if facts is None else facts_message(facts)
         answering = self.site, members.outbox, members, self.log.refused, self.receipts, *answers
         key = None if self._keys is None else self._key_for
-        server = SiteServer(*answering, facts=told, peers=self._peers, key=key)
+        checks = Answerer(self.site, self._transport, "node", lambda: members.outbox.t)
+        server = SiteServer(*answering, facts=told, peers=self._peers, key=key, checks=checks)
         await connections.enter_async_context(self._transport.serve(server))
 
     def _model_message(self) -> Message:
@@ -343,7 +381,7 @@ class SiteRunner:
         settings = replace(self.experiment, checkpoint_every=1)
         last = last_round(problem, self._budget, settings.rounds, history.resumed)
         if last < settings.rounds:
-            self.log.event("budget", level="warning", round=last, why="the privacy budget allows no further round")
+            self.log.event("budget", round=last, why="the privacy budget allows no further round")
         parts = session, self.status, self._models, last, history, algorithm, settings, display
         return SiteRecorder(*parts) if own is None else own.around(OwnLoopRecorder(own.measured, *parts))
 

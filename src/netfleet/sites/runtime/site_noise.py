@@ -89,7 +89,7 @@ class Agreement:
     def _current(self, j: int, since: int, t: int) -> bool:
         """Whether this is still the link to j."""
         neighbourhood = self._session.members.neighbourhood
-        return neighbourhood.there(j, t) and neighbourhood.since.get(j, 0) == since
+        return self._session.members.is_there(j, t) and neighbourhood.since.get(j, 0) == since
 
     async def _ask_all(self, missing: list[int], links: Mapping[int, int], t: int) -> dict[int, Answer | Statement]:
         async with asyncio.TaskGroup() as group:
@@ -105,7 +105,7 @@ class Agreement:
             return bool(self._keys.shared(parse_statement(bytes(data))))
 
         expected = session.expected(j, since, words=WORDS, total=BYTES)
-        wanted = Wanted(expected, memoryview(data), usable, lambda: not session.members.neighbourhood.there(j, t))
+        wanted = Wanted(expected, memoryview(data), usable, lambda: not session.members.is_there(j, t))
         answer = await session.client.pull(contact, wanted, kind=Kind.KEY)
         return parse_statement(bytes(data)) if answer.kind == Kind.CHUNK else answer
 
@@ -115,7 +115,7 @@ class Agreement:
         if isinstance(answer, Statement):
             self._keys.learn(j, members.name(j), since, answer)
             log.event("agreed", neighbour=members.name(j), round=max(t, 0))
-        elif answer.kind != Kind.JOIN:  # one that rejoins has a new link, which is on disk
+        elif answer.kind != Kind.JOIN:  # one that rejoins has a new link, which is on disk; or it was evicted
             if members.fixed is not None:
                 raise TransportError(f"{members.name(j)} gave no key for noise, and {members.fixed}")
             members.neighbourhood.drop(j, t)

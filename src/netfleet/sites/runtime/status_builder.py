@@ -15,16 +15,21 @@ from datetime import UTC, datetime
 import torch
 from torch import Tensor
 
+import netfleet
 from netfleet import randomness
 from netfleet.algorithms import Algorithm
 from netfleet.engines.job import Snapshot
 from netfleet.runs.metrics import conserved_gap
 from netfleet.sites.network.transport import Contact
-from netfleet.sites.operations.status import SUMS, LinkStatus, SiteStatus, Sketch
+from netfleet.sites.operations.status import SUMS, LinkStatus, SiteStatus, Sketch, WaitStatus
 from netfleet.sites.planning.certificates import OPERATOR
 from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
+from netfleet.sites.runtime.alarms import Alarms
 from netfleet.sites.runtime.membership import Membership
+from netfleet.sites.runtime.pace import Pace
 
+#: Seconds below which an exchange is no wait.
+SHORT = 0.2
 #: Entries of a vector that are summed at a time.
 _BLOCK = 1 << 18
 
@@ -59,12 +64,16 @@ class StatusBuilder:
         revocations: Callable[[], int] = lambda: 0,
         in_force: PolicyInForce = NO_POLICY,
         private: bool = False,
+        alarms: Alarms | None = None,
+        no_inbound: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
-        """`expires` is when the site's certificate does; `refused` counts rejections, `revocations` numbers lists.
+        """`expires` is when the site's certificate does; `refused` counts rejections, `revocations` numbers lists,
+        `no_inbound` names the neighbours that cannot dial this site.
 
         `private`: the site's gradients are. Nobody else sees scores then, which are not.
         """
         self._in_force, self._revocations = in_force, revocations
+        self._alarms, self._no_inbound = alarms, no_inbound
         show = in_force.policy.show
         self._show = replace(show, scores_to_neighbours=False, scores_to_operator=False) if private else show
         self._membership, self._algorithm, self._expires, self._refused = membership, algorithm, expires, refused
@@ -72,12 +81,14 @@ class StatusBuilder:
         self.snapshot: Snapshot | None = None  # the last saved one
         self.t = self._bytes = 0  # of the last saved one
         site = membership.site
+        self._pace = Pace()
         self._sketcher = Sketcher(site.run)
         self._sketches: deque[Sketch] = deque(maxlen=min(max(16, 2 * site.workers), 256))
 
     def note_round(self, snapshot: Snapshot, record: Mapping[str, float | None], gives_model: bool = True) -> None:
         """A round is saved; `record` is the last evaluation, `gives_model` whether the state is held for neighbours."""
         self.t, self._bytes = snapshot.t, snapshot.bytes
+        self._pace.note(snapshot.t)
         self.snapshot = snapshot if gives_model else None
         self._record = {key: value for key, value in record.items() if value is None or math.isfinite(value)}
         gap = conserved_gap(snapshot.state)
@@ -86,6 +97,7 @@ class StatusBuilder:
 
     def status(self) -> SiteStatus:
         members, site, now = self._membership, self._membership.site, time.monotonic()
+        pace = None if self._state() in ("left", "finished") else self._pace.seconds()
         return SiteStatus(
             site=site.name,
             number=site.number,
@@ -103,8 +115,14 @@ class StatusBuilder:
             refused=self._refused(),
             certificate_days=(self._expires - datetime.now(UTC)).days,
             sketches=tuple(self._sketches),
+            wait=self._wait(),
+            round_seconds=pace,
+            left_seconds=None if pace is None else pace * (members.rounds - self.t),
             policy=self._in_force.name,
             revocations=self._revocations(),
+            version=netfleet.__version__,
+            alarms=() if self._alarms is None else tuple(map(str, self._alarms.standing())),
+            no_inbound=self._no_inbound(),
         )
 
     def status_for(self, name: str) -> SiteStatus:
@@ -119,7 +137,16 @@ class StatusBuilder:
             return "left"
         if self._membership.finished:
             return "finished"
-        return "waiting" if any(c.waiting for c in list(self._membership.contacts.values())) else "training"
+        if self._alarms is not None and self._alarms.holding:
+            return "holding"
+        return "training" if self._wait() is None else "waiting"
+
+    def _wait(self) -> WaitStatus | None:
+        members = self._membership
+        seconds, cause = members.waits.seconds, members.cause()
+        if members.finished or members.left is not None or seconds is None or seconds < SHORT or not cause.links:
+            return None
+        return WaitStatus(seconds, cause.site, members.name(cause.site), cause.silent, cause.seconds)
 
     def _link(self, j: int, contact: Contact, now: float) -> LinkStatus:
         members = self._membership

@@ -1,0 +1,1 @@
+"""Four hospitals with heart disease, beside published results with a server."""

@@ -1,0 +1,98 @@
+"""The checkpoints that a site keeps beside its last one, so that it can go back to an earlier round: `kept/ROUND/`.
+
+The checkpoint of round r is kept until 2 · 2ᵏ rounds later, where 2ᵏ is the largest power of two that divides r, but at
+most 2^(keep − 2). These are `keep` checkpoints, which lie denser the later they are, and reach at least 2^(keep − 2)
+rounds back. They depend on the round only, so sites that are some rounds apart have most of them in common.
+
+Each is a folder with hard links to the files of the checkpoint, so keeping it copies nothing.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+from netfleet.errors import CheckpointError
+from netfleet.files import sync_folder, write_atomically, writing
+from netfleet.runs import checkpoint
+from netfleet.sites.planning.folders import RUN_FOLDER
+
+KEPT_FOLDER = "kept"
+
+
+def kept_rounds(t: int, keep: int) -> set[int]:
+    """The rounds whose checkpoints are kept when t rounds are done.
+
+    >>> sorted(kept_rounds(100, 6))
+    [80, 88, 96, 98, 99, 100]
+    """
+    if keep < 2:
+        return {t}
+    rounds, step = {t}, 1
+    for _ in range(keep - 1):
+        rounds |= {r for r in (t // step * step, t // step * step - step) if r >= 0 and _lasts(r, t, keep)}
+        step *= 2
+    return rounds
+
+
+def _lasts(r: int, t: int, keep: int) -> bool:
+    most = 1 << (keep - 2)
+    return t - r < 2 * (min(r & -r, most) if r else most)
+
+
+def keep_last(folder: Path, wanted: set[int]) -> None:
+    """Keep the last checkpoint of a site's folder too, and remove those that are not wanted any more."""
+    run_folder, kept = folder / RUN_FOLDER, folder / KEPT_FOLDER
+    t = checkpoint.reached(run_folder)
+    new, place = kept / f".{t}.tmp", kept / str(t)
+    with writing(kept):
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        for path in checkpoint.files(run_folder):
+            _link(path, new / path.name)
+        shutil.rmtree(place, ignore_errors=True)
+        new.rename(place)
+    remove(folder, [r for r in available(folder) if r not in wanted])
+
+
+def _link(path: Path, to: Path) -> None:
+    try:
+        os.link(path, to)
+    except OSError:  # a file system without hard links
+        with open(path, "rb") as source:
+            write_atomically(to, lambda file: shutil.copyfileobj(source, file))  # durable, as the file of a link is
+
+
+def available(folder: Path) -> list[int]:
+    """The rounds to which the site in a folder can go back."""
+    folders = (folder / KEPT_FOLDER).glob("[0-9]*")
+    return sorted(int(path.name) for path in folders if path.name.isdecimal() and checkpoint.exists(path))
+
+
+def remove(folder: Path, rounds: list[int]) -> None:
+    for r in rounds:
+        shutil.rmtree(folder / KEPT_FOLDER / str(r), ignore_errors=True)
+
+
+def restore(folder: Path, to: int) -> None:
+    """Make a kept checkpoint the last one, and remove later ones; a crash leaves the one or the other."""
+    run_folder, place = folder / RUN_FOLDER, folder / KEPT_FOLDER / str(to)
+    *states, manifest = checkpoint.files(place)
+    advice = f"go back to another round: {', '.join(map(str, available(folder)))}"
+    for path in states:
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; {advice}")
+        checkpoint.verify(path, advice)
+    with writing(run_folder):
+        before = [path for path in checkpoint.files(run_folder) if path.name not in {each.name for each in states}]
+        for path in states:
+            temporary = run_folder / f".{path.name}.tmp"
+            temporary.unlink(missing_ok=True)
+            _link(path, temporary)
+            os.replace(temporary, run_folder / path.name)
+        sync_folder(run_folder)
+        write_atomically(run_folder / manifest.name, lambda file: file.write(manifest.read_bytes()))
+        for path in before[:-1]:
+            path.unlink(missing_ok=True)
+    remove(folder, [r for r in available(folder) if r > to])
+    if checkpoint.reached(run_folder) != to:
+        raise CheckpointError(f"{place} is not a checkpoint of round {to}; go back to another one")

@@ -1,0 +1,74 @@
+"""An evicted site: no certificate of it counts any more, and only the authority can say so."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netfleet.cli import main
+from netfleet.errors import CertificateError, ConfigError
+from netfleet.sites.network.outbox import Outbox
+from netfleet.sites.planning.certificates import new_authority
+from netfleet.sites.planning.folders import load_site
+from netfleet.sites.policy.revocation import RevocationList
+from netfleet.sites.policy.revocation import revoke as next_list
+from netfleet.sites.runtime.membership import Membership
+from support.site_peers import PATH, S1, Log, World, revoke
+from support.site_processes import plan_sites
+
+
+def evict(world: World, name: str, why: str = "it lies") -> int:
+    return main(["evict", str(world.plan), name, "--why", why])
+
+
+@pytest.mark.parametrize("revoked_before", [False, True])
+def test_no_certificate_of_an_evicted_site_counts(world: World, revoked_before: bool, capsys: Any) -> None:
+    log = Log()
+    peers = world.peers("s0", log)
+    site, _ = load_site(world.folder("s0"))
+    evicted = peers.why_evicted
+    members = Membership(world.folder("s0"), site, 10, Outbox(), log.refused, evicted=evicted)
+    if revoked_before:
+        assert revoke(world, "s1") == 0
+    assert members.is_there(1, 3)
+    assert evict(world, "s1") == 0
+    said = capsys.readouterr().out
+    assert "by which s1 is evicted" in said
+    assert "Without s1 the sites are 2 groups that train apart: s0; s2" in said
+    assert peers.why_evicted("s1") == members.why_evicted(1) == "it lies"
+    assert not members.is_there(1, 3)
+    assert members.is_out("s1")
+    for certificate in (world.identity("s1").certificate, world.impostor("s1").certificate):
+        with pytest.raises(CertificateError, match=r"it was evicted \(it lies\)"):
+            peers.check(certificate, S1)
+    with pytest.raises(CertificateError, match=r"was evicted \(it lies\)"):
+        peers.roots("s1")
+    with pytest.raises(ConfigError, match=r"this site's certificate was evicted on .* \(it lies\)"):
+        world.peers("s1", Log())
+    assert revoke(world, "s2") == 0  # a later list keeps it
+    assert peers.why_evicted("s1") == "it lies"
+    assert peers.why_evicted("s2") is None
+
+
+def test_another_authority_cannot_evict(world: World) -> None:
+    log = Log()
+    peers, stranger = world.peers("s0", log), new_authority(world.authority.certificate.subject.rfc4514_string()[3:])
+    made = next_list(stranger, RevocationList(), [], "it lies", datetime.now(UTC), evict=True)
+    (world.folder("s0") / "revoked.pem").write_bytes(made.pem)
+    assert peers.why_evicted("s1") is None
+    assert "signature" in log.whys()
+
+
+def test_what_cannot_be_evicted(world: World, tmp_path: Path, capsys: Any) -> None:
+    assert evict(world, "nobody") == 2
+    assert "nobody is no site of" in capsys.readouterr().err
+    assert evict(world, "s1", "two\nlines") == 2
+    compressed = {**PATH["algorithms"][0], "compress": {"kind": "quantize", "bits": 8}}
+    plan_sites(tmp_path / "fixed", {**PATH, "algorithms": [compressed]}, 3)
+    fixed = World(tmp_path / "fixed" / "plan", world.authority)
+    assert evict(fixed, "s1") == 2
+    assert "s1 cannot be evicted: " in capsys.readouterr().err
+    assert not (fixed.plan / "operator" / "revoked.pem").exists()
