@@ -154,6 +154,10 @@ class Revocations:
         """Why a certificate is revoked, if it is."""
         return self.current().entries.get(certificate.serial_number)
 
+    def why_evicted(self, name: str) -> str | None:
+        """Why the operator has evicted a site, if so: then no certificate of it counts."""
+        return self.current().evicted().get(name)
+
     def _take(self, new: RevocationList) -> None:
         before = self._list
         if new.number < before.number:
