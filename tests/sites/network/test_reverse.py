@@ -201,6 +201,22 @@ def test_a_site_does_not_answer_a_neighbour_that_was_revoked(world: World) -> No
     run(scenario())
 
 
+def test_a_neighbour_with_two_pins_is_not_answered_after_the_one_that_it_shows_is_revoked(world: World) -> None:
+    async def scenario() -> None:
+        renewed, old = world.plan / "renewed.pem", world.folder("s1") / "node.pem"
+        renewed.write_bytes(world.impostor("s1").certificate)
+        assert main(["pin", str(world.folder("s0")), str(renewed), "--replace"]) == 0
+        assert main(["pin", str(world.folder("s0")), str(old)]) == 0
+        async with pair(world) as both:
+            await both.dial()
+            await both.until_asked()
+            assert revoke(world, "s1") == 0
+            with pytest.raises(TransportError, match="refuses: it was connected while other certificates"):
+                await both.ask()
+
+    run(scenario())
+
+
 def test_a_site_whose_pins_change_goes_on_offering(world: World) -> None:
     async def scenario() -> None:
         async with pair(world) as both:

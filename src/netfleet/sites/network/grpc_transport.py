@@ -7,6 +7,7 @@ A site asks a neighbour over a connection that it made to its address; or else o
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 
 import grpc
 import grpc.aio
@@ -163,14 +164,14 @@ class GrpcTransport:
     async def _keep_open(self, to: Neighbour, handler: Handler) -> None:
         """Keep one call open at a neighbour, by which it may ask."""
         pauses = growing(*RECONNECT)
-        offer = Offer(handler, lambda: self._caller(to), lambda why: self._inbound.not_dialled(to.name, why))
         while True:
             try:
-                link = await self._link(to, self._peers.roots(to.name))
+                roots = self._peers.roots(to.name)
+                link = await self._link(to, roots)
                 channel = link.channel
                 if channel is None:
                     return
-                if not await offer.answer_one(channel):
+                if not await self._offer(to, roots, handler).answer_one(channel):
                     await link.rest()
                 pauses = growing(*RECONNECT)
                 continue
@@ -185,14 +186,19 @@ class GrpcTransport:
                     raise
             await asyncio.sleep(next(pauses))
 
-    def _caller(self, to: Neighbour) -> Caller:
-        """A neighbour that asks over a connection that this site made: TLS has accepted it by the pinned certificates.
+    def _offer(self, to: Neighbour, roots: bytes, handler: Handler) -> Offer:
+        told = partial(self._inbound.not_dialled, to.name)
+        return Offer(handler, lambda: self._caller(to, roots), told)
+
+    def _caller(self, to: Neighbour, roots: bytes) -> Caller:
+        """A neighbour that asks over a connection that this site made: TLS has accepted it by these certificates.
 
         A neighbour that is not pinned yet has to show itself first, by a request of its own.
         """
-        roots = self._peers.roots(to.name)
         shown = b"" if roots == self._identity.ca else first_certificate(roots)
         self._peers.check(shown, to)
+        if self._peers.roots(to.name) != roots:  # it may have shown one that does not count any more
+            raise CertificateError("it was connected while other certificates of it counted; it is connected again")
         return Caller(to.name, to.address or RELAYED, shown)
 
     async def status(self, to: Site | Neighbour, seconds: float) -> bytes:
