@@ -33,7 +33,7 @@ def up(folder: Path, sites: Sequence[Site], operator: Identity, console: Console
     with _relay(folder, relay), _started(folder, sites) as running, progress:
         bars = {site.name: progress.add_task(site.name, total=None, note="starts") for site in sites}
         while not _all_ended(running.values(), INTERVAL):
-            for answer in ask_all(sites, operator, INTERVAL, relay=relay):
+            for answer in ask_all(sites, operator, INTERVAL):
                 if answer.status is not None:
                     _show(answer.status, progress, bars[answer.name])
         for name, process in running.items():
