@@ -20,7 +20,7 @@ from netfleet.privacy.account import SiteAccount
 from netfleet.privacy.receipts.lines import RolledBack, Sent
 from netfleet.sites.network.wire import Frame, Kind, check_origin
 from netfleet.sites.planning.rollbacks import NONE, Pending, Rollbacks, read_rollbacks, rollbacks_in, write_rollbacks
-from netfleet.sites.runtime.kept import available, kept_rounds
+from netfleet.sites.runtime.kept import available, keep_last, kept_rounds
 from netfleet.sites.runtime.membership import links_before, write_links
 from netfleet.sites.runtime.rollback import roll_back, shared_rounds, site_rounds
 from support.receipts import check_records, entries
@@ -54,6 +54,14 @@ def test_sites_that_are_some_rounds_apart_have_rounds_in_common(t: int, apart: i
     shared = kept_rounds(t, keep) & kept_rounds(t + apart, keep)
     assert shared
     assert t - max(shared) <= 2 * apart
+
+
+def test_what_a_crash_has_left_of_a_kept_checkpoint_goes(tmp_path: Path, once: MemorySites) -> None:
+    folder = copied(once, tmp_path).folder / "s0"
+    (folder / "kept" / "8" / "checkpoint.json").unlink()
+    assert 8 not in available(folder)
+    keep_last(folder, {12, 16})
+    assert sorted(path.name for path in (folder / "kept").iterdir()) == ["12", "16"]
 
 
 # ---- which sites may train together ----

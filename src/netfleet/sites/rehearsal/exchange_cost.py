@@ -83,6 +83,7 @@ def _run_all(folders: Sequence[Path]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive() and not errors:  # the others would wait for one that has failed
+            thread.join(timeout=0.1)
     if errors:
         raise errors[0]

@@ -51,7 +51,7 @@ def keep_last(folder: Path, wanted: set[int]) -> None:
             _link(path, new / path.name)
         shutil.rmtree(place, ignore_errors=True)
         new.rename(place)
-    remove(folder, [r for r in available(folder) if r not in wanted])
+    remove(folder, [r for r in _numbers(folder) if r not in wanted])
 
 
 def _link(path: Path, to: Path) -> None:
@@ -64,8 +64,13 @@ def _link(path: Path, to: Path) -> None:
 
 def available(folder: Path) -> list[int]:
     """The rounds to which the site in a folder can go back."""
+    return [r for r in _numbers(folder) if checkpoint.exists(folder / KEPT_FOLDER / str(r))]
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The rounds that have a folder, also one that a crash has left half removed."""
     folders = (folder / KEPT_FOLDER).glob("[0-9]*")
-    return sorted(int(path.name) for path in folders if path.name.isdecimal() and checkpoint.exists(path))
+    return sorted(int(path.name) for path in folders if path.name.isdecimal())
 
 
 def remove(folder: Path, rounds: list[int]) -> None:
@@ -104,4 +109,4 @@ def restore(folder: Path, to: int) -> None:
         for path in there:
             if path.name not in {each.name for each in states}:
                 path.unlink(missing_ok=True)
-    remove(folder, [r for r in available(folder) if r > to])
+    remove(folder, [r for r in _numbers(folder) if r > to])
