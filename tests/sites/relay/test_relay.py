@@ -7,7 +7,7 @@ import itertools
 import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -133,6 +133,26 @@ def test_a_host_that_leaves_its_handshakes_open_keeps_nobody_else_out(
             (await introduced(relay, world.identity("s0"), REGISTER)).close()
             for sock in slow:
                 sock.close()
+
+    run(scenario())
+
+
+def test_many_hosts_that_leave_their_handshakes_open_do_not_keep_out_those_of_sites(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STRANGERS", 2)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with relaying(folder, Log()) as relay, AsyncExitStack() as stack:
+            (await introduced(relay, world.identity("s0"), REGISTER)).close()
+            host, port = relay.address.rsplit(":", 1)
+            for number, greeted in ((2, True), (3, True), (4, False)):
+                sock = socket.create_connection((host, int(port)), source_address=(f"127.0.0.{number}", 0))
+                stack.callback(sock.close)
+                sock.setblocking(False)
+                assert bool(await loop.sock_recv(sock, 100)) is greeted
+            (await introduced(relay, world.identity("s0"), REGISTER)).close()
 
     run(scenario())
 

@@ -37,8 +37,10 @@ from netfleet.sites.relay.settings import load_relay
 HANDSHAKE, ACCEPTS, SILENT, IDLE = 10.0, 10.0, 60.0, 300.0
 #: Seconds between two answers to a registered site, and between two looks whether connected sites may use the relay.
 PAUSE, CHECK = 1.0, 20.0
-#: Handshakes at a time, of all and of one host.
-HANDSHAKES, OF_HOST = 128, 16
+#: Handshakes at a time, of all, of hosts from which no site has come yet, and of one host.
+HANDSHAKES, STRANGERS, OF_HOST = 128, 96, 16
+#: Hosts from which a site has come that are remembered.
+KNOWN = 4096
 #: Connections that are forwarded, or about to be, of two sites, of one and of all; open files of each.
 OF_TWO, OF_ONE, IN_ALL, FILES = 8, 64, 1000, 6
 
@@ -60,6 +62,7 @@ class Relay:
         self._registered: dict[str, socket.socket] = {}
         self._tickets: dict[str, tuple[str, asyncio.Future[_End]]] = {}  # by ticket: for whom
         self._forwarded, self._handshakes = Counter[tuple[str, ...]](), Counter[str]()
+        self._known = dict[str, None]()  # hosts from which a site has come
         self._most = min(IN_ALL, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 2 * HANDSHAKES) // FILES)
 
     async def serve(self) -> None:
@@ -77,15 +80,25 @@ class Relay:
                         connection.close()
 
     def _has_room(self, host: str) -> bool:
-        """Whether a host may begin a handshake; one that leaves its handshakes open does not keep others out."""
-        allowed = self._handshakes[host] < OF_HOST and self._handshakes.total() < HANDSHAKES
+        """Whether a host may begin a handshake; one that leaves its handshakes open does not keep others out, nor do
+        many such hosts keep out those of the sites.
+        """
+        most = HANDSHAKES if host in self._known else STRANGERS
+        allowed = self._handshakes[host] < OF_HOST and self._handshakes.total() < most
         return self._attempts.take(host) and allowed
+
+    def _remember(self, host: str) -> None:
+        self._known.pop(host, None)
+        if len(self._known) >= KNOWN:
+            del self._known[next(iter(self._known))]  # the one that has not come for longest
+        self._known[host] = None
 
     async def _connected(self, connection: socket.socket, host: str) -> None:
         """One connection, from its handshake to its end."""
         try:
             hello = await self._handshake(connection, host)
             if hello is not None:
+                self._remember(host)
                 await self._serve_site(connection, hello, host)
         except (OSError, TransportError):  # it is gone
             pass
