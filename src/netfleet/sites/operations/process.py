@@ -73,8 +73,8 @@ def run_node(
         raise ConfigError(f"{site.name} trains with a loop of its own; start the program that calls {_join(folder)}")
     identity = load_identity(folder, site.name)
     if not rejoin:
-        again = f"netfleet node {folder} --rejoin"
-        check_stays(site, folder, f"to take part again with the others' current model: {again}")
+        remedy = f"to take part again with the others' current model: netfleet node {folder} --rejoin"
+        check_stays(site, folder, remedy)
     os.environ[SITE_VARIABLE] = site.name
     trace_handshakes()
     with locked(folder) as mine, TlsRefusals() as watch:
