@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import shutil
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from netfleet.cli import main
-from netfleet.errors import TransportError
+from netfleet.errors import ConfigError, TransportError
 from netfleet.privacy.receipts.signing import Signer
 from netfleet.sites.network import links
 from netfleet.sites.network.grpc_transport import GrpcTransport
@@ -197,6 +198,35 @@ def test_connections_of_sites_that_may_not_use_the_relay_any_more_are_closed(
             for sock in (registered, accepted, dialled):
                 sock.close()
 
+    run(scenario())
+
+
+def test_an_address_at_which_nobody_answers_does_not_keep_a_site_from_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "EACH", 0.1)
+    silent, good = (socket.create_server(("127.0.0.1", 0), backlog=0) for _ in range(2))
+
+    async def addresses(*_: object, **__: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each.getsockname()) for each in (silent, good)]
+
+    async def scenario() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+        (await client._connect("relay.example.org:7500")).close()
+
+    with silent, good, socket.create_connection(silent.getsockname()):  # its queue is full
+        run(scenario())
+
+
+def test_a_temporary_folder_with_a_long_name_is_said(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        site = RelayClient("127.0.0.1:1", world.identity("s0"))
+        with pytest.raises(ConfigError, match=r"path too long.*set TMPDIR to a folder with a short name"):
+            site.target("s1")
+        await site.close()
+
+    (long := tmp_path / ("long" * 25)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
     run(scenario())
 
 
