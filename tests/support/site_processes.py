@@ -29,7 +29,8 @@ from netfleet.sites.operations.status import SiteStatus, ask_all
 from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import Plan
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.planning.plan import make_plan
+from netfleet.sites.planning.plan_files import write_plan
 from netfleet.sites.runtime import join_leave
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost

@@ -14,7 +14,8 @@ from netfleet.cli import main
 from netfleet.runs.config import experiment
 from netfleet.sites.network import grpc_channels, inbound, links
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.planning.plan import make_plan
+from netfleet.sites.planning.plan_files import write_plan
 from support.fork_server import ForkedPython
 from support.namespaces import Machines, enter, namespaces
 from support.site_processes import SiteProcesses, free_ports, hold_at, site_group
