@@ -29,6 +29,7 @@ from netfleet.sites.planning.plan_files import (
     write_file,
     write_folder,
 )
+from netfleet.sites.policy.eviction import evicted_names
 from netfleet.sites.relay.settings import RELAY_FILE, RELAY_FOLDER, load_relay
 
 
@@ -42,7 +43,8 @@ def admit(folder: Path, node: NodeEntry, names: Sequence[str], authority: Author
     plan, experiment = folders.load_plan(folder / OPERATOR), folder / OPERATOR / EXPERIMENT_FILE
     others = [*plan.sites, *folders.admitted(folder / OPERATOR)]
     _check_free(node, others, folder)
-    chosen = _chosen(names, others)
+    out = evicted_names(folder)
+    chosen = _chosen(names, [site for site in others if site.name not in out])
     for other in chosen:
         check_link(node.name, node.address, other.name, other.address, other.relay)
     site = _new_site(node, chosen, others, plan)
