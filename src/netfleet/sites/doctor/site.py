@@ -18,7 +18,7 @@ import netfleet
 from netfleet.errors import TransportError
 from netfleet.files import locked
 from netfleet.sites.doctor.answering import Answerer, DoctorServer
-from netfleet.sites.doctor.asking import Link, ask, examine
+from netfleet.sites.doctor.asking import ANSWER, Link, ask, examine
 from netfleet.sites.doctor.findings import Report, sort_findings
 from netfleet.sites.doctor.links import is_refusal, link_findings, link_result
 from netfleet.sites.doctor.local import MACHINE, Machine, OpenFolder, check_folder, check_port, open_folder
@@ -34,8 +34,9 @@ from netfleet.sites.planning.folders import Neighbour
 T = TypeVar("T")
 #: Seconds between two attempts while a neighbour is waited for, and for which doctors stay for each other at the end.
 PAUSE, STAY = 1.0, 15.0
-#: Seconds after which a neighbour that has reached this site, and cannot be reached, is waited for no more.
-ENOUGH = 3.0
+#: Seconds after which a neighbour that has reached this site, and cannot be reached, is waited for no more: enough for
+#: some attempts, each of which may take as long as an answer may.
+ENOUGH = 3 * (ANSWER + PAUSE)
 
 
 class Heard:

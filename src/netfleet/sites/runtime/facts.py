@@ -31,8 +31,9 @@ _REMEDIES = {
     INITIAL: "call torch.manual_seed with one number everywhere before the model is built, or load one file",
 }
 _WORDS, _BYTES, _LONGEST = "facts", 4096, 100
-#: Seconds for which a site that ends because of a difference still answers, so that its neighbour learns of it too.
-INFORM = 5.0
+#: Seconds for which a site that ends because of a difference waits at most until its neighbour, which has answered, has
+#: asked too and so learns of it.
+INFORM = 60.0
 
 
 def shortened(facts: Facts) -> dict[str, str]:
