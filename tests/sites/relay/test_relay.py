@@ -55,6 +55,20 @@ async def relaying(folder: Path, log: Log, kind: type[Relay] = Relay) -> AsyncIt
         await asyncio.gather(task, return_exceptions=True)
 
 
+def test_a_relay_that_is_not_there_is_named_with_the_cause(world: World) -> None:
+    async def scenario() -> None:
+        client = RelayClient("127.0.0.1:1", world.identity("s0"))
+        path = client.target("s1").removeprefix("unix:")
+        _, writer = await asyncio.open_unix_connection(path)
+        while not client.failure("s1"):
+            await asyncio.sleep(0.01)
+        writer.close()
+        await client.close()
+        assert client.failure("s1") == "the relay 127.0.0.1:1 cannot be reached: Connection refused"
+
+    run(scenario())
+
+
 async def introduced(relay: Relay, identity: Identity, role: str, about: str = "", address: str = "") -> socket.socket:
     """A connection after the handshake."""
     host, port = relay.address.rsplit(":", 1)
