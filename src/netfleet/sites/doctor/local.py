@@ -37,6 +37,8 @@ from netfleet.sites.policy.peers import SitePeers
 from netfleet.sites.policy.revocation import Events
 from netfleet.sites.policy.rules import Finding as RuleFinding
 from netfleet.sites.policy.start import findings_before_import
+from netfleet.sites.runtime.alarms import read_alarms
+from netfleet.sites.runtime.membership import read_links
 
 
 class Machine(NamedTuple):
@@ -130,6 +132,9 @@ def check_folder(opened: OpenFolder, report: Report, machine: Machine, runs: boo
     if (folder / RECORD_FILE).exists():
         with report.catching("record"):
             report.note("record", f"{_check_record(folder)} lines, none is missing or altered")
+    for read in (read_alarms, read_links):
+        with report.catching("checkpoint"):
+            read(folder)
     if checkpoint.exists(run) and not runs:
         with report.catching("checkpoint"):
             for path in run.glob("checkpoint-*.safetensors"):
