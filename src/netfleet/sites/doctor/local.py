@@ -20,6 +20,7 @@ from netfleet.sites.costs.rounds import Rounds
 from netfleet.sites.costs.speed import SPAN, measure_saving
 from netfleet.sites.doctor.findings import Report
 from netfleet.sites.doctor.free import free_disk, free_memory, is_writable
+from netfleet.sites.network.listening import listening
 from netfleet.sites.planning.certificates import Identity, load_identity
 from netfleet.sites.planning.folders import (
     EXPERIMENT_FILE,
@@ -31,7 +32,6 @@ from netfleet.sites.planning.folders import (
     load_site,
     read_site,
 )
-from netfleet.sites.planning.nodes_file import parse_address
 from netfleet.sites.policy.in_force import PolicyInForce, find_policy
 from netfleet.sites.policy.peers import SitePeers
 from netfleet.sites.policy.revocation import Events
@@ -180,12 +180,9 @@ def check_port(opened: OpenFolder, report: Report) -> bool:
     if not opened.site.listen:
         report.note("port", "none: this site only dials out")
         return True
-    address = parse_address(opened.site.listen, "listen")
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with closing(socket.socket(family, kind, protocol)) as probe:
+        family, where = listening(opened.site.listen)
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
             probe.listen(1)
