@@ -158,7 +158,7 @@ FAULTS = {
     "few rows": Fault(lambda site: write_rows(site.place, 12), "warning", "data", "training rows; what it sends"),
     "rows that changed": Fault(_changed_rows, "error", "data", "not those of its last start"),
     "a record that was altered": Fault(_record, "error", "record", "receipts"),
-    "a checkpoint that is damaged": Fault(_half_checkpoint, "error", "checkpoint", "is not a checkpoint"),
+    "a checkpoint that is damaged": Fault(_half_checkpoint, "error", "checkpoint", "is not a checkpoint.*--rejoin"),
     "damaged links": Fault(
         lambda site: (site.folder / "links.json").write_text("{"), "error", "checkpoint", r"links\.json is damaged"
     ),
