@@ -53,6 +53,29 @@ def test_no_certificate_of_an_evicted_site_counts(world: World, revoked_before: 
     assert peers.why_evicted("s2") is None
 
 
+@pytest.mark.parametrize("how", ["left", "evicted"])
+def test_nobody_misses_a_neighbour_that_is_away(world: World, how: str) -> None:
+    """s0 knows that s1 has left or was evicted; a site farther away hears from s0 that there is nothing to miss."""
+    outs = {"s1"} if how == "evicted" else set[str]()
+    outbox, far = Outbox(), Outbox()
+    site, _ = load_site(world.folder("s0"))
+    members = Membership(
+        world.folder("s0"), site, 10, outbox, Log().refused, evicted=lambda name: "it lies" if name in outs else None
+    )
+    other, _ = load_site(world.folder("s2"))
+    others = Membership(world.folder("s2"), other, 10, far, Log().refused)
+    for each in (members, others):
+        each.start(0)
+    if how == "left":
+        members.gone.add(1)
+    outbox.t = far.t = 9
+    others.known[0] = 9
+    assert members.sites_apart() == [2]
+    assert others.sites_apart() == [1]
+    others.note_rounds(1, 0, members.known_rounds())
+    assert others.sites_apart() == []
+
+
 def test_another_authority_cannot_evict(world: World) -> None:
     log = Log()
     peers, stranger = world.peers("s0", log), new_authority(world.authority.certificate.subject.rfc4514_string()[3:])

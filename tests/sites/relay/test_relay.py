@@ -19,6 +19,7 @@ from netfleet.privacy.receipts.signing import Signer
 from netfleet.sites.network import links
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.inbound import Inbound
+from netfleet.sites.network.listening import listening
 from netfleet.sites.network.reverse import RELAYED
 from netfleet.sites.network.wire import Kind
 from netfleet.sites.planning.certificates import Identity, load_identity
@@ -55,6 +56,29 @@ async def relaying(folder: Path, log: Log, kind: type[Relay] = Relay) -> AsyncIt
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("address", "ipv6", "host"),
+    [("[::]:7500", True, "::"), ("[::]:7500", False, "0.0.0.0"), ("127.0.0.1:7500", False, "127.0.0.1")],
+)
+def test_all_interfaces_are_those_that_the_kernel_has(address: str, ipv6: bool, host: str) -> None:
+    family, where = listening(address, lambda: ipv6)
+    assert (family, where[:2]) == (socket.AF_INET6 if host == "::" else socket.AF_INET, (host, 7500))
+
+
+def test_a_relay_that_is_not_there_is_named_with_the_cause(world: World) -> None:
+    async def scenario() -> None:
+        client = RelayClient("127.0.0.1:1", world.identity("s0"))
+        path = client.target("s1").removeprefix("unix:")
+        _, writer = await asyncio.open_unix_connection(path)
+        while not client.failure("s1"):
+            await asyncio.sleep(0.01)
+        writer.close()
+        await client.close()
+        assert client.failure("s1") == "the relay 127.0.0.1:1 cannot be reached: Connection refused"
+
+    run(scenario())
 
 
 async def introduced(relay: Relay, identity: Identity, role: str, about: str = "", address: str = "") -> socket.socket:

@@ -19,6 +19,7 @@ from netfleet.sites.costs.rounds import Rounds
 from netfleet.sites.costs.speed import SPAN, measure_saving
 from netfleet.sites.doctor.findings import Report
 from netfleet.sites.doctor.free import free_disk, free_memory, is_writable
+from netfleet.sites.network.listening import listening
 from netfleet.sites.planning.certificates import Identity, load_identity
 from netfleet.sites.planning.folders import (
     LEAVE_FILE,
@@ -30,12 +31,13 @@ from netfleet.sites.planning.folders import (
     read_site,
 )
 from netfleet.sites.planning.module_places import make_site_importable
-from netfleet.sites.planning.nodes_file import parse_address
 from netfleet.sites.policy.in_force import PolicyInForce, find_policy
 from netfleet.sites.policy.peers import SitePeers
 from netfleet.sites.policy.revocation import Events
 from netfleet.sites.policy.rules import Finding as RuleFinding
 from netfleet.sites.policy.start import findings_before_import
+from netfleet.sites.runtime.alarms import read_alarms
+from netfleet.sites.runtime.membership import read_links
 
 
 class Machine(NamedTuple):
@@ -130,6 +132,9 @@ def check_folder(opened: OpenFolder, report: Report, machine: Machine, runs: boo
     if (folder / RECORD_FILE).exists():
         with report.catching("record"):
             report.note("record", f"{_check_record(folder)} lines, none is missing or altered")
+    for read in (read_alarms, read_links):
+        with report.catching("checkpoint"):
+            read(folder)
     if checkpoint.exists(run) and not runs:
         with report.catching("checkpoint"):
             for path in run.glob("checkpoint-*.safetensors"):
@@ -175,12 +180,9 @@ def check_port(opened: OpenFolder, report: Report) -> bool:
     if not opened.site.listen:
         report.note("port", "none: this site only dials out")
         return True
-    address = parse_address(opened.site.listen, "listen")
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with closing(socket.socket(family, kind, protocol)) as probe:
+        family, where = listening(opened.site.listen)
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
             probe.listen(1)

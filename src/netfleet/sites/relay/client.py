@@ -4,6 +4,7 @@ of the site can open, and is dialled over the loopback device (which is faster, 
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import tempfile
@@ -161,8 +162,8 @@ class RelayClient:
                     sock.close()
                     raise
         except OSError as error:  # also a timeout
-            words = "no answer in time" if isinstance(error, TimeoutError) else error.strerror
-            raise TransportError(f"{where} cannot be reached: {words or error}") from None
+            words = f"no answer within {CONNECT:.0f} s" if isinstance(error, TimeoutError) else _cause(error)
+            raise TransportError(f"{where} cannot be reached: {words}") from None
         except TransportError as error:
             raise TransportError(f"{where} says: {error}") from None
 
@@ -198,6 +199,13 @@ class RelayClient:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _cause(error: OSError) -> str:
+    """The system's words for an error; asyncio writes addresses in their place."""
+    if error.errno is None or error.errno < 0:  # the name service has numbers of its own
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 async def _connect(address: str) -> socket.socket:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from netfleet.errors import ConfigError, TransportError
+from netfleet.sites.network.listening import listening
 from netfleet.sites.operations.logs import Log
-from netfleet.sites.planning.nodes_file import parse_address
 from netfleet.sites.relay.admission import Admission, Attempts
 from netfleet.sites.relay.forwarding import accepted, forward
 from netfleet.sites.relay.handshake import (
@@ -244,10 +244,9 @@ class Relay:
 
 @contextlib.contextmanager
 def _listening(address: str) -> Iterator[socket.socket]:
-    host, port = parse_address(address, "listen")
     try:
-        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+        family, where = listening(address)
+        both = family == socket.AF_INET6 and where[0] == "::" and socket.has_dualstack_ipv6()
         server = socket.create_server(where, family=family, backlog=HANDSHAKES, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address} ({error.strerror}); free the port, or give --listen") from None

@@ -111,9 +111,9 @@ def _check(site: SiteRounds, to: int, target: Rollbacks) -> None:
             f"{site.name}: the rollback to round {site.rollbacks.to} is not complete; repeat that one first"
         )
     if to not in site.rounds:
-        there = ", ".join(map(str, site.rounds)) or "no round"
+        there = f"of round {to}, but of {', '.join(map(str, site.rounds))}" if site.rounds else "at all"
         raise CheckpointError(
-            f"{site.name} has no checkpoint of round {to}, but of {there}; choose another round, or roll back the "
+            f"{site.name} has no checkpoint {there}; choose another round, or roll back the "
             f"other sites one by one and let this one come back without it: netfleet node {site.folder} --rejoin"
         )
     check_kept(site.folder, to)
