@@ -70,7 +70,7 @@ class OpenMembers:
     def note_compared(self, j: int) -> None: ...
 
     def cause(self) -> Cause:
-        return Cause(0, False, 0.0)
+        return Cause(0, "computing", 0.0)
 
     def add_link(self, j: int) -> Frame:
         raise TransportError("the benchmark adds no link")

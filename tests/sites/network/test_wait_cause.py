@@ -18,7 +18,7 @@ from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact, MemoryNetwork
-from netfleet.sites.network.wait_cause import LINKS, LONGEST, Cause, pack_cause, unpack_cause
+from netfleet.sites.network.wait_cause import LINKS, LONGEST, STATES, Cause, State, pack_cause, unpack_cause
 from netfleet.sites.network.wire import SITES, Expected, Kind
 from netfleet.sites.planning.folders import Neighbour, load_site
 from netfleet.sites.runtime.membership import Membership
@@ -27,9 +27,9 @@ from support.site_peers import MESSAGE, PATH, WORDS, Log, T, run
 from support.site_processes import plan_sites
 
 
-@given(st.integers(0, SITES - 1), st.booleans(), st.integers(0, LONGEST), st.integers(0, LINKS))
-def test_a_cause_comes_back_as_it_was(site: int, silent: bool, seconds: int, links: int) -> None:
-    cause = Cause(site, silent, seconds, links)
+@given(st.integers(0, SITES - 1), st.sampled_from(STATES), st.integers(0, LONGEST), st.integers(0, LINKS))
+def test_a_cause_comes_back_as_it_was(site: int, state: State, seconds: int, links: int) -> None:
+    cause = Cause(site, state, seconds, links)
     assert unpack_cause(pack_cause(cause)) == cause
 
 
@@ -41,7 +41,7 @@ def test_nothing_else_comes_out_of_hostile_bytes(body: bytes) -> None:
 
 
 def test_a_wait_that_is_too_long_or_too_far_is_bounded() -> None:
-    assert unpack_cause(pack_cause(Cause(1, True, 1e30, 1000))) == Cause(1, True, LONGEST, LINKS)
+    assert unpack_cause(pack_cause(Cause(1, "silent", 1e30, 1000))) == Cause(1, "silent", LONGEST, LINKS)
     assert unpack_cause(b"") is None  # of an earlier version
 
 
@@ -55,14 +55,18 @@ def contact(number: int, **known: object) -> Contact:
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        ({}, Cause(1, False, 60.0, 1)),  # it has not answered yet, or sends
-        ({"silent": True}, Cause(1, True, 10.0, 1)),
-        ({"silent": True, "last_heard": None}, Cause(1, True, 60.0, 1)),
-        ({"cause": Cause(1, False, 3.0, 0)}, Cause(1, False, 13.0, 1)),  # it computes
-        ({"cause": Cause(7, True, 30.0, 2)}, Cause(7, True, 40.0, 3)),
-        ({"cause": Cause(7, True, 30.0, LINKS)}, Cause(1, False, 60.0, 1)),  # old news does not go round for ever
-        ({"cause": Cause(0, False, 3.0, 1)}, Cause(1, False, 60.0, 1)),  # an old answer: it names this site
-        ({"cause": Cause(0, True, 3.0, 1)}, Cause(0, True, 13.0, 2)),  # it cannot reach this site
+        ({}, Cause(1, "computing", 60.0, 1)),  # it has not answered yet, or sends
+        ({"silent": True}, Cause(1, "silent", 10.0, 1)),
+        ({"silent": True, "last_heard": None}, Cause(1, "silent", 60.0, 1)),
+        ({"cause": Cause(1, "computing", 3.0, 0)}, Cause(1, "computing", 13.0, 1)),  # it computes
+        ({"cause": Cause(1, "holding", 3.0, 0)}, Cause(1, "holding", 13.0, 1)),
+        ({"cause": Cause(7, "silent", 30.0, 2)}, Cause(7, "silent", 40.0, 3)),
+        (
+            {"cause": Cause(7, "silent", 30.0, LINKS)},
+            Cause(1, "computing", 60.0, 1),
+        ),  # old news does not go round for ever
+        ({"cause": Cause(0, "computing", 3.0, 1)}, Cause(1, "computing", 60.0, 1)),  # an old answer: it names this site
+        ({"cause": Cause(0, "silent", 3.0, 1)}, Cause(0, "silent", 13.0, 2)),  # it cannot reach this site
     ],
 )
 def test_the_cause_of_the_wait_for_a_neighbour(known: dict[str, object], expected: Cause) -> None:
@@ -73,14 +77,18 @@ def test_a_silent_site_counts_more_than_one_that_computes_for_longer() -> None:
     now = time.monotonic()
     known = {1: contact(1, asked=now - 5000), 2: contact(2, asked=now - 5, silent=True, last_heard=now - 9)}
     waits = Waits(0, known)
-    assert waits.cause()[:2] == (0, False)  # it has asked, and does not wait yet
+    assert waits.cause()[:2] == (0, "computing")  # it has asked, and does not wait yet
     waits.begin()
-    assert waits.cause()[:2] == (2, True)
+    assert waits.cause()[:2] == (2, "silent")
     assert waits.seconds is not None
     known[2].asked = None  # that message has arrived
-    assert waits.cause()[:2] == (1, False)
+    assert waits.cause()[:2] == (1, "computing")
     waits.end()
-    assert waits.cause()[:2] == (0, False)
+    assert waits.cause()[:2] == (0, "computing")
+    with waits.holding():  # after an alarm
+        assert waits.holds
+        assert waits.cause()[:2] == (0, "holding")
+    assert not waits.holds
     assert waits.seconds is None
 
 
@@ -107,7 +115,7 @@ def test_a_site_learns_from_its_neighbour_for_whom_that_one_waits(
         async with network.transport("s1").serve(s1):
             await ask(second, network, "s1", 2)
             await ask(first, network, "s0", 1)
-        assert first.cause()[:2] == (2, True)
+        assert first.cause()[:2] == (2, "silent")
         assert first.cause().links == 2
         assert first.contacts[1].cause is not None
 

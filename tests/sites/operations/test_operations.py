@@ -119,7 +119,7 @@ def test_all_sites_name_the_one_that_they_wait_for(tmp_path: Path) -> None:
         def causes() -> dict[str, WaitStatus | None]:
             return {status.site: status.wait for status in sites.ask()}
 
-        sites.until(lambda: {wait and (wait.cause, wait.silent) for wait in causes().values()} == {(2, True)})
+        sites.until(lambda: {wait and (wait.cause, wait.state) for wait in causes().values()} == {(2, "silent")})
         waits = causes()
         assert {name: wait and wait.name for name, wait in waits.items()} == {"s0": "site 2", "s1": "s2"}
         os.kill(sites.running["s2"].pid, signal.SIGCONT)
@@ -166,7 +166,7 @@ def test_a_wait_is_shown_soon_and_logged_later_and_so_is_its_end(
     contact = members.contacts[1]
     contact.waiting = "is in round 7"
     with waiting:
-        contact.asked, contact.last_heard, contact.cause = 0.0, 0.0, Cause(2, True, 5.0, 1)
+        contact.asked, contact.last_heard, contact.cause = 0.0, 0.0, Cause(2, "silent", 5.0, 1)
         for now[0] in (NOTE / 2, NOTE, LINE, LINE + 1, 3 * LINE):
             waiting.report()
     assert screen.notes[0] == f"waits {NOTE:.0f} s for s1 is in round 7; s2 has been silent for {NOTE + 5:.0f} s"
@@ -178,15 +178,25 @@ def test_a_wait_is_shown_soon_and_logged_later_and_so_is_its_end(
     assert len(said) == 3
 
 
-@pytest.mark.parametrize(("silent", "levels"), [(True, {"info", "warning"}), (False, {"info"})])
-def test_a_wait_wakes_someone_if_a_site_is_silent_for_long(
-    silent: bool, levels: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("known", "levels"),
+    [
+        ({"silent": True}, {"info", "warning"}),
+        ({"cause": Cause(1, "holding", 0.0)}, {"info", "warning"}),
+        ({"cause": Cause(1, "computing", 0.0)}, {"info"}),
+        ({}, {"info"}),
+    ],
+)
+def test_a_wait_wakes_someone_if_a_site_is_silent_or_holds_for_long(
+    known: dict[str, Any], levels: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, members, _, now, said = waiting_site(tmp_path, monkeypatch)
     contact = members.contacts[1]
     contact.waiting = "is in round 7"
     with waiting:
-        contact.asked, contact.last_heard, contact.silent = 0.0, 0.0, silent
+        contact.asked, contact.last_heard = 0.0, 0.0
+        for name, value in known.items():
+            setattr(contact, name, value)
         for now[0] in range(0, 4000, 5):  # type: ignore[assignment]
             waiting.report()
     logged = [(fields["seconds"], fields["level"]) for what, fields in said if what == "waiting"]

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from netfleet.cli import _parser
 from netfleet.errors import ConfigError, TransportError
+from netfleet.sites.network.wait_cause import State
 from netfleet.sites.operations.status import (
     SUMS,
     LinkStatus,
@@ -147,10 +148,10 @@ def test_for_which_neighbour_a_site_waits() -> None:
     assert "north: waits for east, which is in round 3; never heard from" in lines
 
 
-def waits_for(number: int, cause: int, seconds: float = 41.0, silent: bool = True) -> SiteStatus:
+def waits_for(number: int, cause: int, seconds: float = 41.0, state: State = "silent") -> SiteStatus:
     """A site that waits, and knows the cause by its name only if it is a neighbour."""
     name = NAMES[cause] if abs(number - cause) < 2 else f"site {cause}"
-    return answer(number, state="waiting", wait=WaitStatus(seconds, cause, name, silent, seconds))
+    return answer(number, state="waiting", wait=WaitStatus(seconds, cause, name, state, seconds))
 
 
 def test_the_site_that_all_wait_for_is_named() -> None:
@@ -160,7 +161,7 @@ def test_the_site_that_all_wait_for_is_named() -> None:
 
 
 def test_two_causes_have_a_sentence_each() -> None:
-    slow = waits_for(4, 3, 200.0, silent=False)
+    slow = waits_for(4, 3, 200.0, "computing")
     lines = cause_lines([waits_for(0, 1), waits_for(2, 1), answer(1), answer(3), slow])
     assert lines == [
         "north, south wait for east, which has been silent for 41 s.",
@@ -169,7 +170,7 @@ def test_two_causes_have_a_sentence_each() -> None:
 
 
 def test_a_site_that_holds_does_not_compute() -> None:
-    lines = cause_lines([waits_for(0, 1, silent=False), answer(1, state="holding")])
+    lines = cause_lines([waits_for(0, 1, state="holding"), answer(1, state="holding")])
     assert lines == ["north waits for east, which has been holding after an alarm for 41 s."]
 
 
@@ -235,7 +236,7 @@ def rejected(data: object) -> bool:
 
 
 def test_a_status_survives_its_journey() -> None:
-    status = answer(1, apart=("site 7",), wait=WaitStatus(1.0, 7, "site 7", True, 9.0))
+    status = answer(1, apart=("site 7",), wait=WaitStatus(1.0, 7, "site 7", "silent", 9.0))
     assert parse_status(status.to_json().encode(), "east") == status
     extended = {**asdict(status), "more": 1}
     assert parse_status(json.dumps(extended).encode(), "east") == status  # of a later version

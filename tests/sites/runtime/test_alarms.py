@@ -35,6 +35,7 @@ from netfleet.sites.runtime.alarms import ALARM_FILE, Alarm, Alarms, read_alarms
 from netfleet.sites.runtime.jumps import LEAST, UsualNorms, score_jumps
 from netfleet.sites.runtime.kept import available, kept_rounds
 from netfleet.sites.runtime.rollback import roll_back, shared_rounds, site_rounds
+from netfleet.sites.runtime.waits import Waits
 from reproduce.store import read
 from support.receipts import check_records, entries
 from support.site_memory import MemorySites, Poison
@@ -143,10 +144,10 @@ def test_what_is_usual_comes_back_with_the_checkpoint() -> None:
     ],
 )
 def test_a_jump(name: str, usual: list[float], last: float, kind: str | None) -> None:
-    records = [{"round": t, name: value} for t, value in enumerate([*usual, last])]
+    records = [{"round": t, name: value} for t, value in enumerate([*usual, *usual, last])]
     found = [jump.kind for jump in score_jumps(records, USUAL)]
     assert found == ([kind] if kind else [])
-    assert LEAST == 5
+    assert LEAST == 10
     assert not list(score_jumps(records, AlarmSettings(loss=0, accuracy=0)))
     assert not list(score_jumps([*records, {"round": 9, "grad_norm2": 1.0}], USUAL))  # another evaluation
 
@@ -302,7 +303,7 @@ def sent_rounds(sites: MemorySites, name: str) -> list[int]:
 
 def alarms_of(folder: Path) -> tuple[Alarms, io.StringIO]:
     sites, log = plan_sites(folder, QUADRATICS, 4), io.StringIO()
-    return Alarms(folder / "plan" / "s0", sites.sites[0], Log("s0", log, as_json=True)), log
+    return Alarms(folder / "plan" / "s0", sites.sites[0], Log("s0", log, as_json=True), Waits(0, {})), log
 
 
 def test_what_stays_unusual_in_one_exchange_of_each_round_raises_one_alarm(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ body of WAIT is these bytes; it is empty in the answer of a site that does not k
 
 | bytes | field | meaning |
 |---|---|---|
-| 4 | site | the number of the site that is waited for; the sender's own, if it computes |
-| 1 | silent | 1 if that site does not answer, 0 if it computes |
+| 4 | site | the number of the site that is waited for; the sender's own, if it does not wait |
+| 1 | state | what that site is: 0 computing, 1 holding after an alarm, 2 silent (it does not answer) |
 | 4 | seconds | for how long |
 | 1 | links | between that site and the sender |
 
@@ -15,7 +15,7 @@ site shows and logs it, and passes it on over at most `LINKS` links.
 """
 
 import struct
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from netfleet.errors import FrameError
 from netfleet.sites.network.wire import SITES
@@ -25,22 +25,28 @@ _FORMAT = struct.Struct("!IBIB")
 LONGEST, LINKS = 1 << 30, 255
 
 
+#: What a site is that is waited for; from left to right there is more reason to look there.
+State = Literal["computing", "holding", "silent"]
+STATES: tuple[State, ...] = get_args(State)
+
+
 class Cause(NamedTuple):
-    """The site that is waited for, why, and for how long."""
+    """The site that is waited for, what it is, and for how long."""
 
     site: int
-    silent: bool
+    state: State
     seconds: float
     links: int = 0
 
     @property
-    def state(self) -> str:
-        """What that site is."""
-        return "silent" if self.silent else "computing"
+    def silent(self) -> bool:
+        return self.state == "silent"
 
 
 def pack_cause(cause: Cause) -> bytes:
-    return _FORMAT.pack(cause.site, cause.silent, min(int(cause.seconds), LONGEST), min(cause.links, LINKS))
+    return _FORMAT.pack(
+        cause.site, STATES.index(cause.state), min(int(cause.seconds), LONGEST), min(cause.links, LINKS)
+    )
 
 
 def unpack_cause(body: bytes | memoryview) -> Cause | None:
@@ -49,7 +55,7 @@ def unpack_cause(body: bytes | memoryview) -> Cause | None:
         return None
     if len(body) != _FORMAT.size:
         raise FrameError(f"an answer WAIT with {len(body)} bytes; expected none or {_FORMAT.size}")
-    site, silent, seconds, links = _FORMAT.unpack(body)
-    if site >= SITES or silent > 1 or seconds > LONGEST:
-        raise FrameError(f"an answer WAIT for site {site}, silent {silent}, {seconds} s; one of these is too large")
-    return Cause(site, bool(silent), float(seconds), links)
+    site, state, seconds, links = _FORMAT.unpack(body)
+    if site >= SITES or state >= len(STATES) or seconds > LONGEST:
+        raise FrameError(f"an answer WAIT for site {site}, state {state}, {seconds} s; one of these is too large")
+    return Cause(site, STATES[state], float(seconds), links)

@@ -40,7 +40,7 @@ class Collector:
         yield Gauge("netfleet_alarm", "alarms that nobody has looked at", value=len(status.alarms))
         wait = Gauge("netfleet_wait_seconds", "the current wait; the site that is its cause", labels=["cause", "state"])
         if status.wait is not None:
-            wait.add_metric([status.wait.name, "silent" if status.wait.silent else "computing"], status.wait.seconds)
+            wait.add_metric([status.wait.name, status.wait.state], status.wait.seconds)
         yield wait
         for name, about, seconds in (
             ("round", "seconds for a round", status.round_seconds),

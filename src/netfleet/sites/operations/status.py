@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar, get_type_hints
 from netfleet.errors import TransportError
 from netfleet.registry import fits
 from netfleet.sites.network.grpc_transport import GrpcTransport
+from netfleet.sites.network.wait_cause import State
 from netfleet.sites.operations.logs import printable
 from netfleet.sites.planning.certificates import OPERATOR, Identity, load_identity
 from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_neighbours, all_sites, read_site
@@ -58,8 +59,8 @@ class WaitStatus:
     seconds: float  # since it began
     cause: int  # the number of that site; the site's own, if a neighbour cannot reach it
     name: str  # of that site, or "site 3", as far as the site knows
-    silent: bool  # whether that site does not answer; else it computes
-    since: float  # seconds for which it does so
+    state: State  # what that site is
+    since: float  # seconds for which it is so
 
 
 @dataclass(frozen=True)

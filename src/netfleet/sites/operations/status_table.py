@@ -16,6 +16,7 @@ from rich.table import Table
 from netfleet.errors import CheckpointError
 from netfleet.runs.history import History
 from netfleet.runs.progress import in_words
+from netfleet.sites.network.wait_cause import STATES
 from netfleet.sites.operations.status import SiteStatus, StatusAnswer
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.planning.overview import say
@@ -146,15 +147,13 @@ def cause_lines(found: Sequence[SiteStatus]) -> list[str]:
 
 def _cause_line(name: str, waiting: Sequence[SiteStatus], found: Sequence[SiteStatus]) -> str:
     waits = [status.wait for status in waiting if status.wait is not None]
-    wait = max(waits, key=lambda each: (each.silent, each.since))
+    wait = max(waits, key=lambda each: (STATES.index(each.state), each.since))
     others = [status.site for status in waiting if status.site != name]
     everybody = len(others) > 1 and len(others) == sum(status.site != name for status in found)
     who = "All wait" if everybody else f"{', '.join(others) or name} wait{'' if len(others) > 1 else 's'}"
     if not others:
         return f"{name} waits for a neighbour that cannot reach it, for {in_words(wait.seconds)}."
-    what = "silent" if wait.silent else "computing"
-    if any(status.state == "holding" and status.site == name for status in found):
-        what = "holding after an alarm"
+    what = f"{wait.state}{' after an alarm' if wait.state == 'holding' else ''}"
     return f"{who} for {name}, which has been {what} for {in_words(wait.since)}."
 
 

@@ -17,6 +17,7 @@ from netfleet.runs.history import Record
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.folders import Site
 from netfleet.sites.runtime.jumps import Jump, UsualNorms, score_jumps
+from netfleet.sites.runtime.waits import Waits
 
 ALARM_FILE = "alarm.json"
 #: Seconds between two looks at the file while a site holds.
@@ -66,11 +67,10 @@ def release(folder: Path) -> tuple[Alarm, ...]:
 class Alarms:
     """The alarms of a site that runs. The training's thread raises them, others read them."""
 
-    def __init__(self, folder: Path, site: Site, log: Log) -> None:
-        self._folder, self._site, self._log, self.norms = folder, site, log, UsualNorms()
+    def __init__(self, folder: Path, site: Site, log: Log, waits: Waits) -> None:
+        self._folder, self._site, self._log, self._waits, self.norms = folder, site, log, waits, UsualNorms()
         self._at_start = {(alarm.kind, alarm.site) for alarm in read_alarms(folder)}
         self._lasting = dict[tuple[str, int], set[tuple[str, str]]]()  # what was unusual the last time, by the exchange
-        self.holding = False
 
     def standing(self) -> tuple[Alarm, ...]:
         return read_alarms(self._folder)
@@ -119,12 +119,9 @@ class Alarms:
         """
         if self._site.on_alarm != "hold" or not self.standing():
             return
-        self.holding = True
-        try:
+        with self._waits.holding():
             while not ended() and not all(alarm.site and is_out(alarm.site) for alarm in self.standing()):
                 time.sleep(PAUSE)
-        finally:
-            self.holding = False
         if not ended():
             release(self._folder)
             self._log.event("released", round=t)

@@ -20,7 +20,8 @@ from netfleet.sites.runtime.alarms import Alarms
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.receipts import SiteReceipts
 
-#: Seconds after which a wait appears on the screen, in the log, and there as a warning if a site is silent.
+#: Seconds after which a wait appears on the screen, in the log, and there as a warning if a site is silent
+#: or holds.
 NOTE, LINE, WAKE = 2.0, 10.0, 600.0
 _WHY = {
     Kind.WAIT: "did not answer for longer than this site's patience",
@@ -187,5 +188,6 @@ class Waiting:
         self._display.note(f"waits {in_words(waited)} for {text}" + (f"; {name} {why}" if cause.links > 1 else ""))
         if waited >= self._next:
             self._next = WAKE if waited < WAKE < 3 * self._next else min(3 * self._next, self._next + 3600)
-            level, self._cause = "warning" if cause.silent and waited >= WAKE else "info", name
+            level = "info" if cause.state == "computing" or waited < WAKE else "warning"
+            self._cause = name
             self._log.event("waiting", level=level, seconds=round(waited), neighbours=text, cause=name, why=why)

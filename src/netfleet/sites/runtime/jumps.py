@@ -20,7 +20,7 @@ from netfleet.runs.history import Record
 from netfleet.sites.planning.alarm_settings import AlarmSettings
 
 #: Evaluations that the last one is compared with: at least, and at most.
-LEAST, WINDOW = 5, 20
+LEAST, WINDOW = 10, 20
 #: Usual deviations from the median (as standard deviations of normal numbers) that are still ordinary.
 DEVIATIONS = 6.0
 _NORMAL, _USUAL = 1.4826, "usual/"

@@ -129,7 +129,7 @@ class SiteRunner:
         self.receipts = SiteReceipts(folder, site, identity, log, self._privacy_state, self._check_signer)
         told = self.receipts.note_change, (lambda name: None) if peers is None else peers.why_evicted
         self._members = Membership(folder, site, experiment.rounds, Outbox(), log.refused, fixed, in_force, *told)
-        self._alarms = Alarms(folder, site, log)
+        self._alarms = Alarms(folder, site, log, self._members.waits)
         if experiment.problem["kind"] == OWN_LOOP:
             self._members.remedy = NO_WAY_BACK
         counted = log.refusals.total, lambda: 0 if peers is None else peers.revocations

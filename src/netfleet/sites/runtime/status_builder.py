@@ -97,7 +97,7 @@ class StatusBuilder:
 
     def status(self) -> SiteStatus:
         members, site, now = self._membership, self._membership.site, time.monotonic()
-        pace = None if self._state() in ("left", "finished") else self._pace.seconds()
+        pace = None if self._state() in ("left", "finished", "holding") else self._pace.seconds()
         return SiteStatus(
             site=site.name,
             number=site.number,
@@ -137,7 +137,7 @@ class StatusBuilder:
             return "left"
         if self._membership.finished:
             return "finished"
-        if self._alarms is not None and self._alarms.holding:
+        if self._membership.waits.holds:
             return "holding"
         return "training" if self._wait() is None else "waiting"
 
@@ -146,7 +146,7 @@ class StatusBuilder:
         seconds, cause = members.waits.seconds, members.cause()
         if members.finished or members.left is not None or seconds is None or seconds < SHORT or not cause.links:
             return None
-        return WaitStatus(seconds, cause.site, members.name(cause.site), cause.silent, cause.seconds)
+        return WaitStatus(seconds, cause.site, members.name(cause.site), cause.state, cause.seconds)
 
     def _link(self, j: int, contact: Contact, now: float) -> LinkStatus:
         members = self._membership

@@ -6,10 +6,11 @@ which is about once a second.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from netfleet.sites.network.transport import Contact
-from netfleet.sites.network.wait_cause import LINKS, Cause
+from netfleet.sites.network.wait_cause import LINKS, STATES, Cause
 
 
 class Waits:
@@ -19,13 +20,27 @@ class Waits:
         """`contacts` are the neighbours by number, also those that come later."""
         self._number, self._contacts = number, contacts
         self._begun: float | None = None
-        self._computes_since = time.monotonic()
+        self._ended = time.monotonic()  # the last wait
+        self._held: float | None = None
 
     def begin(self) -> None:
         self._begun = time.monotonic()
 
     def end(self) -> None:
-        self._begun, self._computes_since = None, time.monotonic()
+        self._begun, self._ended = None, time.monotonic()
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """The site holds after an alarm."""
+        self._held = time.monotonic()
+        try:
+            yield
+        finally:
+            self._held = None
+
+    @property
+    def holds(self) -> bool:
+        return self._held is not None
 
     @property
     def seconds(self) -> float | None:
@@ -33,16 +48,19 @@ class Waits:
         return None if self._begun is None else time.monotonic() - self._begun
 
     def cause(self) -> Cause:
-        """The site that this one waits for in the end; itself, if it computes."""
-        now, asked = time.monotonic(), [each for each in list(self._contacts.values()) if each.asked is not None]
+        """The site that this one waits for in the end; itself, if it computes or holds."""
+        now, held = time.monotonic(), self._held
+        if held is not None:
+            return Cause(self._number, "holding", now - held)
+        asked = [each for each in list(self._contacts.values()) if each.asked is not None]
         if self._begun is None or not asked:
-            return Cause(self._number, False, now - self._computes_since)
+            return Cause(self._number, "computing", now - self._ended)
         return worst(cause_of(contact, self._number, now) for contact in asked)
 
 
 def worst(causes: Iterable[Cause]) -> Cause:
-    """The one to look at first: a silent site before one that computes, then the longest."""
-    return max(causes, key=lambda cause: (cause.silent, cause.seconds))
+    """The one to look at first: a silent site before one that holds or computes, then the longest."""
+    return max(causes, key=lambda cause: (STATES.index(cause.state), cause.seconds))
 
 
 def cause_of(contact: Contact, own: int, now: float) -> Cause:
@@ -53,8 +71,8 @@ def cause_of(contact: Contact, own: int, now: float) -> Cause:
     number, told = contact.neighbour.number, contact.cause
     asked = now if contact.asked is None else contact.asked
     if contact.silent:
-        return Cause(number, True, now - (asked if contact.last_heard is None else contact.last_heard), 1)
+        return Cause(number, "silent", now - (asked if contact.last_heard is None else contact.last_heard), 1)
     if told is None or told.links >= LINKS or (told.site == own and not told.silent):
-        return Cause(number, False, now - asked, 1)
+        return Cause(number, "computing", now - asked, 1)
     since = 0.0 if contact.last_heard is None else now - contact.last_heard
     return told._replace(seconds=told.seconds + since, links=told.links + 1)
