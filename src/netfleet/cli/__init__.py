@@ -16,6 +16,7 @@ from netfleet.cli import (
     evaluate,
     evict,
     health,
+    init,
     leave,
     node,
     pin,
@@ -46,7 +47,7 @@ from netfleet.exit_codes import announce
 
 #: A module's name is its command, its docstring the command's help; `add` adds the options and `run` runs it.
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
-    "experiments": (run, tune, sweep, compare, theory, topology, algorithms, audit),
+    "experiments": (init, run, tune, sweep, compare, theory, topology, algorithms, audit),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
     "sites that train without a server": (
         *(statistics, plan, doctor, rehearse, up, node, relay, status, health, admit, leave, revoke, evict, rollback),
