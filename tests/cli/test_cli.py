@@ -125,6 +125,7 @@ assert not loaded, loaded
             *("evict", "rollback", "receipts", "evaluate", "predict"),
         ],
         ["policy", "approve", "pin", "release"],
+        ["completion"],
     ]
     assert "  run         Run an experiment file" in done.stdout
 
