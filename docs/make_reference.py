@@ -72,11 +72,12 @@ HEAD = """# Experiment files
 
 Made by `python docs/make_reference.py` from the code; do not edit by hand.
 
-An experiment is a TOML file. A *kind* is a name (`model = "mlp"`), a table with parameters (`model = {kind
-= "mlp", hidden = [128]}`), or `"package.module:factory"` for a part of your own. `path`s are relative to the
-current folder. Unknown keys are errors. `netfleet run FILE --set a.b=value` changes any value:
-`algorithms.eta=0.1` for every algorithm, and for one by its label, kind or index `'algorithms[NET-FLEET].K=5'`,
-`algorithms.net-fleet.K=5` or `algorithms.0.K=5`. Brackets take labels with dots and spaces.
+An experiment is a TOML file; `netfleet init` writes one with comments, to start from. A *kind* is a name
+(`model = "mlp"`), a table with parameters (`model = {kind = "mlp", hidden = [128]}`), or `"package.module:factory"` for
+a part of your own. `path`s are relative to the current folder. Unknown keys are errors. `netfleet run FILE --set
+a.b=value` changes any value: `algorithms.eta=0.1` for every algorithm, and for one by its label, kind or index
+`'algorithms[NET-FLEET].K=5'`, `algorithms.net-fleet.K=5` or `algorithms.0.K=5`. Brackets take labels with dots and
+spaces.
 
 | top-level key | default | |
 |---|---|---|

@@ -117,7 +117,7 @@ assert not loaded, loaded
     commands = {title: [line.split()[0] for line in lines.splitlines()] for title, lines in groups.items()}
     commands.pop("options")
     assert list(commands.values()) == [
-        ["run", "tune", "sweep", "compare", "theory", "topology", "algorithms", "audit"],
+        ["init", "run", "tune", "sweep", "compare", "theory", "topology", "algorithms", "audit"],
         ["reproduce", "bench"],
         [
             *("statistics", "plan", "doctor", "rehearse", "up", "node", "relay", "status", "health", "admit", "leave"),
@@ -125,6 +125,7 @@ assert not loaded, loaded
             *("evict", "rollback", "receipts", "evaluate", "predict"),
         ],
         ["policy", "approve", "pin", "release"],
+        ["completion"],
     ]
     assert "  run         Run an experiment file" in done.stdout
 

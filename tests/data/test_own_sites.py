@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tomllib
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +90,20 @@ def test_as_many_workers_as_names() -> None:
 @pytest.fixture
 def guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The guide's own loader and experiment, with rows where it looks for them, as the current folder."""
-    (code,) = re.findall(r"```python\n# own_data\.py\n(.*?)```", GUIDE, re.DOTALL)
+    code = (resources.files("netfleet.templates") / "sites" / "own_data.py").read_text(encoding="utf-8")
+    assert f"```python\n{code}```" in GUIDE
     (problem,) = re.findall(r"```toml\n(\[problem\]\ndata = \"own_data:load\".*?)```", GUIDE, re.DOTALL)
     names = tomllib.loads(problem)["problem"]["partition"]["names"]
-    (tmp_path / "own_data.py").write_text(code.replace("/srv/data", str(tmp_path)))
+    (tmp_path / "own_data.py").write_text(code)
+    (tmp_path / "data").mkdir()
     text = 'rounds = 2\ntopology = { kind = "ring" }\n[[algorithms]]\nkind = "net-fleet"\nK = 2\neta = 0.05\n' + problem
     (tmp_path / "hospitals.toml").write_text(text)
     nodes = "".join(f'[[nodes]]\nname = "{name}"\naddress = "127.0.0.1:{74 + i}00"\n' for i, name in enumerate(names))
     (tmp_path / "nodes.toml").write_text(nodes)
     for i, name in enumerate(names):
-        np.savez(tmp_path / f"{name}.npz", x=np.random.default_rng(i).normal(size=(40, 3)), y=np.arange(40) % 3)
+        np.savez(
+            tmp_path / "data" / f"{name}.npz", x=np.random.default_rng(i).normal(size=(40, 3)), y=np.arange(40) % 2
+        )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "own_data", raising=False)

@@ -12,10 +12,13 @@ from netfleet.cli import (
     audit,
     bench,
     compare,
+    completion,
     doctor,
     evaluate,
     evict,
+    first_screen,
     health,
+    init,
     leave,
     node,
     pin,
@@ -46,13 +49,14 @@ from netfleet.exit_codes import announce
 
 #: A module's name is its command, its docstring the command's help; `add` adds the options and `run` runs it.
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
-    "experiments": (run, tune, sweep, compare, theory, topology, algorithms, audit),
+    "experiments": (init, run, tune, sweep, compare, theory, topology, algorithms, audit),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
     "sites that train without a server": (
         *(statistics, plan, doctor, rehearse, up, node, relay, status, health, admit, leave, revoke, evict, rollback),
         *(receipts, evaluate, predict),
     ),
     "what a site decides for itself": (policy, approve, pin, release),
+    "your shell": (completion,),
 }
 
 
@@ -62,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A command whose output nobody reads any more (`| head`) goes on quietly to its end: it may be training.
     """
     with outliving_readers():
-        return _run(_parser().parse_args(arguments))
+        return _run(make_parser().parse_args(arguments))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -76,7 +80,7 @@ def _run(options: argparse.Namespace) -> int:
         return interrupted()
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     words = "`netfleet COMMAND --help` shows the options of a command.\n"
     for group, modules in GROUPS.items():
         words += "".join([f"\n{group}:\n", *(f"  {_name(module):12}{module.__doc__}\n" for module in modules)])
@@ -88,9 +92,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"netfleet {netfleet.__version__}")
-    commands = parser.add_subparsers(required=True, prog="netfleet", metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.set_defaults(command=first_screen.run)  # where no command is given
+    commands = parser.add_subparsers(prog="netfleet", metavar="COMMAND", help=argparse.SUPPRESS)
     for module in (module for group in GROUPS.values() for module in group):
-        command = commands.add_parser(_name(module), description=module.__doc__)
+        command = commands.add_parser(_name(module), description=module.__doc__, help=module.__doc__)
         module.add(command)
         command.set_defaults(command=module.run)
     return parser

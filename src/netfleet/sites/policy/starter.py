@@ -1,12 +1,19 @@
 """A first policy for a site: every rule with its meaning, filled in so that the plan in the folder keeps it."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from netfleet.errors import PolicyError
 from netfleet.files import write_atomically
-from netfleet.sites.policy.rules import PlanFacts
+
+if TYPE_CHECKING:
+    from netfleet.sites.policy.accountant import Budget
+    from netfleet.sites.policy.rules import PlanFacts
 
 _TEXT = """\
 # What this site allows. The site owns this file; no plan can change it. A rule that is left out allows everything.
@@ -50,20 +57,37 @@ least_test_rows = 10             # with fewer test rows these scores are not giv
 """
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """What a first policy allows: only this method, with batches of this size or larger, and only these neighbours."""
+
+    method: str
+    names: tuple[str, ...]
+    least: int
+    batch: int = 0
+    compression: bool = False
+    budget: Budget | None = None
+
+
 def starting_policy(plan: PlanFacts) -> str:
     """The text of a policy that the plan keeps."""
-    budget = plan.budget
+    names, compression = plan.neighbours, plan.compression is not None
+    return policy_text(Allowed(plan.method, names, len(names), plan.batch or 0, compression, plan.budget))
+
+
+def policy_text(allowed: Allowed) -> str:
+    budget = allowed.budget
     return _TEXT.format(
         required="false" if budget is None else "true",
         epsilon="# epsilon = 8.0" if budget is None or budget.epsilon is None else f"epsilon = {budget.epsilon!r}",
         delta="# delta = 1e-5" if budget is None else f"delta = {budget.delta!r}",
-        methods=_list([plan.method]),
-        compression="false" if plan.compression is None else "true",
-        batch=plan.batch or 0,
+        methods=_list([allowed.method]),
+        compression="true" if allowed.compression else "false",
+        batch=allowed.batch,
         evaluation="true" if budget is None else "false",
-        least=len(plan.neighbours),
-        names=_list(plan.neighbours),
-        example=next(iter(plan.neighbours), "hospital-b"),
+        least=allowed.least,
+        names=_list(allowed.names),
+        example=next(iter(allowed.names), "hospital-b"),
     )
 
 

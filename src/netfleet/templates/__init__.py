@@ -1,0 +1,1 @@
+"""What `netfleet init` writes: experiment files with comments, and what sites begin with."""
