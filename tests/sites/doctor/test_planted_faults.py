@@ -224,6 +224,14 @@ def test_a_healthy_site_has_no_findings(site: Hospital) -> None:
     assert {result.check for result in report.results} >= {"plan", "data", "disk", "memory", "end", "certificate"}
 
 
+def test_an_evicted_neighbour_is_no_finding(site: Hospital) -> None:
+    site.silent["s2"] = Diagnosis("refused", "refuses the connection", "start it")
+    assert main(["evict", str(site.plan), "s2", "--why", "it lies"]) == 0
+    report = site.examine()
+    assert report.findings == []
+    assert [link.name for link in report.links] == ["s1"]
+
+
 def _alter_the_record(site: Hospital) -> None:
     path = site.folder / "receipts.jsonl"
     path.write_text(path.read_text().replace('"round":3', '"round":4', 1))

@@ -30,7 +30,8 @@ from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_plan, load_site
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, load_nodes, parse_address
 from netfleet.sites.planning.overview import firewall, print_plan
-from netfleet.sites.planning.plan import load_planned, make_plan, write_plan
+from netfleet.sites.planning.plan import load_planned, make_plan
+from netfleet.sites.planning.plan_files import write_plan
 from netfleet.sites.relay.settings import RelaySettings, load_relay
 
 NAMES = ("hospital-a", "hospital_b", "C", "d4", "lab")

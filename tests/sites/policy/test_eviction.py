@@ -62,6 +62,14 @@ def test_another_authority_cannot_evict(world: World) -> None:
     assert "signature" in log.whys()
 
 
+def test_a_new_site_cannot_be_a_neighbour_of_an_evicted_one(world: World, capsys: Any) -> None:
+    assert evict(world, "s1") == 0
+    words = ["admit", str(world.plan), "s3", "127.0.0.1:7777", "--neighbours"]
+    assert main([*words, "s0,s1"]) == 2
+    assert "--neighbours must be some of s0, s2, each once; got s0, s1" in capsys.readouterr().err
+    assert main([*words, "s0,s2"]) == 0
+
+
 def test_what_cannot_be_evicted(world: World, tmp_path: Path, capsys: Any) -> None:
     assert evict(world, "nobody") == 2
     assert "nobody is no site of" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from netfleet.errors import CertificateError, PolicyError, RecordError
 from netfleet.privacy.receipts.record import RECORD_FILE, Torn, check_head, missing_lines, read_head, read_record
-from netfleet.registry import make_importable
 from netfleet.runs import checkpoint
 from netfleet.runs.config import Experiment
 from netfleet.sites.costs.rounds import Rounds
@@ -22,7 +21,6 @@ from netfleet.sites.doctor.findings import Report
 from netfleet.sites.doctor.free import free_disk, free_memory, is_writable
 from netfleet.sites.planning.certificates import Identity, load_identity
 from netfleet.sites.planning.folders import (
-    EXPERIMENT_FILE,
     LEAVE_FILE,
     RUN_FOLDER,
     Neighbour,
@@ -31,6 +29,7 @@ from netfleet.sites.planning.folders import (
     load_site,
     read_site,
 )
+from netfleet.sites.planning.module_places import make_site_importable
 from netfleet.sites.planning.nodes_file import parse_address
 from netfleet.sites.policy.in_force import PolicyInForce, find_policy
 from netfleet.sites.policy.peers import SitePeers
@@ -85,12 +84,13 @@ def open_folder(folder: Path, policy: Path | None, report: Report, log: Events, 
     if identity is not None:
         with report.catching("pins"):
             peers = SitePeers(folder, identity.ca, identity.certificate, log, in_force)
+            neighbours = [each for each in neighbours if peers.why_evicted(each.name) is None]
     return OpenFolder(folder, site, neighbours, in_force, experiment, identity, peers)
 
 
 def _policy(folder: Path, given: Path | None, report: Report) -> tuple[PolicyInForce, bool]:
     """The policy in force, and whether the plan's code may be imported."""
-    make_importable(str(folder / EXPERIMENT_FILE))
+    make_site_importable(folder)
     try:
         in_force = find_policy(folder, given)
     except PolicyError as error:
