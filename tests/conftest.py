@@ -67,7 +67,14 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "write_report_files", lambda *_: [])
 
 
-SHARING = ("test_distributed.py", "test_report.py", "test_reproduce.py", "test_refusals.py", "optim/test_ranks.py")
+SHARING = (
+    "test_distributed.py",
+    "test_report.py",
+    "test_reproduce.py",
+    "test_refusals.py",
+    "optim/test_ranks.py",
+    "test_wheel.py",
+)
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc]

@@ -111,6 +111,7 @@ def test_the_image_has_no_secret_and_needs_no_rights() -> None:
     final = instructions(IMAGE)[[name for name, _ in instructions(IMAGE)].index("FROM", 1) :]
     assert [words for name, words in final if name == "COPY"] == ["--from=build /opt/netfleet /opt/netfleet"]
     (install,) = [shlex.split(words) for name, words in instructions(IMAGE) if "pip install" in words]
+    assert "g++" in shlex.split(next(words for name, words in instructions(IMAGE) if name == "RUN"))
     assert install[install.index("--constraint") + 1] == "/src/constraints.txt"
     extras = re.fullmatch(r"/src\[(.*)\]", install[-1])
     assert extras is not None

@@ -216,6 +216,7 @@ def test_a_number_that_is_not_finite_is_not_hidden(model: nn.Module) -> None:
 
 
 def test_without_a_compiler_pytorch_is_used_and_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "shipped", lambda name, dtype: None)
     monkeypatch.setattr(build, "find_compiler", lambda: None)
     build.library.cache_clear()
     try:
@@ -229,6 +230,7 @@ def test_a_compiler_that_fails_is_not_the_end(monkeypatch: pytest.MonkeyPatch, t
     broken = tmp_path / "c++"
     broken.write_text("#!/bin/sh\necho 'error: no such luck' >&2\nexit 1\n")
     broken.chmod(0o755)
+    monkeypatch.setattr(build, "shipped", lambda name, dtype: None)
     monkeypatch.setenv("CXX", str(broken))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     build.library.cache_clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import math
 import sys
@@ -18,6 +17,7 @@ from torch import Tensor
 from netfleet.compute.threads import ThreadPool
 from netfleet.errors import ConfigError
 from netfleet.gradients.native import build
+from netfleet.gradients.native.compiler import Level, compile_to
 from netfleet.privacy import noise
 from netfleet.privacy.noise import Doubles, add_gaussian, chacha20, normal_numbers
 
@@ -76,13 +76,13 @@ def test_every_machine_makes_these_bits() -> None:
 
 
 @native
-def test_another_processor_changes_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled for the least that this kind of processor has: shorter vectors, nothing fused."""
+@pytest.mark.parametrize("level", build.levels(), ids=lambda level: level.name)
+def test_another_processor_changes_no_bit(level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled for another level of this kind of processor: vectors of another length, nothing fused."""
     expected, compiler = made(1, 5000), build.find_compiler()
     assert compiler is not None
-    monkeypatch.setattr(build, "_TARGETS", [[]])
-    build.compile_to(tmp_path / "other.so", compiler, "noise", "double")
-    monkeypatch.setattr(noise, "library", lambda name, dtype: ctypes.CDLL(str(tmp_path / "other.so")))
+    compile_to(tmp_path / "other.so", compiler, "noise", "float64", (level.flags,))
+    monkeypatch.setattr(noise, "library", lambda name, dtype: build.load(tmp_path / "other.so", "noise"))
     assert torch.equal(made(1, 5000), expected)
 
 
@@ -241,6 +241,7 @@ def test_with_neither_a_compiler_nor_cryptography_the_user_is_told(
 
 
 def test_without_a_compiler_the_user_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "shipped", lambda name, dtype: None)
     monkeypatch.setattr(build, "find_compiler", lambda: None)
     build.library.cache_clear()
     try:

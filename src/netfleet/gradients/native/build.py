@@ -1,9 +1,8 @@
-"""Compiles `chain.cpp`, `residual.cpp` and `noise.cpp` once per machine, when first needed.
+"""The native libraries: those of the wheel, or else compiled once per machine, when first needed.
 
-A library is kept in the cache folder under a hash of the sources and flags.
-
-There is nothing to install and nothing to configure. Without a compiler netfleet computes gradients with PyTorch, and
-noise with numpy, and warns.
+What is compiled here is kept in the cache folder under a hash of the sources and flags. There is nothing to install and
+nothing to configure. Without libraries and compiler netfleet computes gradients with PyTorch, and noise with numpy, and
+warns.
 """
 
 import ctypes
@@ -11,31 +10,36 @@ import functools
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import sys
-import tempfile
 import warnings
 from pathlib import Path
-from typing import Literal
+
+import torch
 
 from netfleet.data.files import cache_folder
+from netfleet.gradients.native.compiler import (
+    COMPILED,
+    FLAGS,
+    FOLDER,
+    LEVELS,
+    OWN_FLAGS,
+    CompileError,
+    Level,
+    Name,
+    compile_to,
+    file_name,
+    find_compiler,
+)
 
-FOLDER = Path(__file__).parent
-Name = Literal["chain", "residual", "noise"]
-#: Tried in this order: compilers have different options for "this processor".
-_TARGETS: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]
-_SCALARS = {"float32": "float", "float64": "double"}
 _SCRATCH: dict[Name, list[type]] = {
     "chain": [ctypes.c_void_p, ctypes.c_int64],
     "residual": [ctypes.c_void_p],
     "noise": [],
 }
-_FLAGS = ["-O3", "-std=c++17", "-shared", "-fPIC"]
-#: Without the first, the square roots of a vector are computed one after the other; the second keeps multiplications
-#: and additions apart, so that every machine makes the same bits.
-_OWN_FLAGS: dict[Name, list[str]] = {"noise": ["-fno-math-errno", "-ffp-contract=off"]}
 _INSTEAD: dict[Name, str] = {"noise": "noise is drawn with numpy"}
+#: PyTorch's words for what a processor can do, from less to more.
+_CAPABILITIES = ("DEFAULT", "AVX2", "AVX512")
 
 
 class NativeWarning(UserWarning):
@@ -44,59 +48,48 @@ class NativeWarning(UserWarning):
 
 @functools.cache
 def library(name: Name, dtype: str = "float32") -> ctypes.CDLL | None:
-    """A compiled library for a type of number, or None (with one warning) where it cannot be made."""
+    """A native library for a type of number, or None (with one warning) where it cannot be made."""
+    try:
+        path = shipped(name, dtype) or _compiled_here(name, dtype)
+        return None if path is None else load(path, name)
+    except (OSError, subprocess.SubprocessError, CompileError) as error:
+        _warn(name, f"{name}.cpp could not be compiled and loaded: {(str(error).splitlines() or [''])[0]}")
+        return None
+
+
+def shipped(name: Name, dtype: str) -> Path | None:
+    """The library of the wheel that is the best for this processor; a checkout has none."""
+    paths = (FOLDER / COMPILED / file_name(name, dtype, level) for level in levels())
+    return next((path for path in paths if path.exists()), None)
+
+
+def levels() -> list[Level]:
+    """The levels of this processor, the best first."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    most = _CAPABILITIES.index(capability) if capability in _CAPABILITIES else 0
+    return [level for level in LEVELS.get(platform.machine(), ()) if level.capability in _CAPABILITIES[: most + 1]]
+
+
+def load(path: Path, name: Name) -> ctypes.CDLL:
+    found = ctypes.CDLL(str(path))
+    found.scratch.restype, found.scratch.argtypes = ctypes.c_int64, _SCRATCH[name]
+    found.run.restype, found.run.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
+    return found
+
+
+def _compiled_here(name: Name, dtype: str) -> Path | None:
     compiler = find_compiler()
     if compiler is None:
         _warn(name, "no C++ compiler was found (install g++ or clang++, or name one in CXX)")
         return None
     folder = cache_folder() / "native"
     path = folder / f"{name}-{dtype}-{_fingerprint(compiler)}.so"
-    try:
-        if not path.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            if sys.stderr.isatty():
-                print("netfleet: compiling the native library, once on this machine …", file=sys.stderr)
-            compile_to(path, compiler, name, _SCALARS[dtype])
-        found = ctypes.CDLL(str(path))
-        found.scratch.restype, found.scratch.argtypes = ctypes.c_int64, _SCRATCH[name]
-        found.run.restype, found.run.argtypes = None, [ctypes.c_void_p, ctypes.c_void_p]
-        return found
-    except (OSError, subprocess.SubprocessError) as error:
-        lines = str(error).splitlines() or [""]
-        reason = next((line for line in lines if "error" in line.lower()), lines[0])
-        _warn(name, f"{name}.cpp could not be compiled and loaded: {reason}")
-        return None
-
-
-def find_compiler() -> str | None:
-    """The C++ compiler that CXX names, or the first usual one on the PATH."""
-    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
-        if name and (found := shutil.which(name)):
-            return found
-    return None
-
-
-def compile_to(path: Path, compiler: str, name: Name, scalar: str) -> None:
-    """Compile beside the path and rename, so that another process never sees half a library."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        for target in _TARGETS:
-            source = str(FOLDER / f"{name}.cpp")
-            command = [
-                compiler,
-                *_FLAGS,
-                *_OWN_FLAGS.get(name, []),
-                *target,
-                f"-DSCALAR={scalar}",
-                source,
-                "-o",
-                str(made),
-            ]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-            if done.returncode == 0:
-                os.replace(made, path)
-                return
-    raise subprocess.SubprocessError(done.stderr)
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        if sys.stderr.isatty():
+            print("netfleet: compiling the native library, once on this machine …", file=sys.stderr)
+        compile_to(path, compiler, name, dtype)
+    return path
 
 
 def _fingerprint(compiler: str) -> str:
@@ -106,7 +99,7 @@ def _fingerprint(compiler: str) -> str:
     sources = [
         path.read_text(encoding="utf-8") for suffix in ("cpp", "h") for path in sorted(FOLDER.glob(f"*.{suffix}"))
     ]
-    parts = [*sources, identity, repr((_FLAGS, _OWN_FLAGS)), platform.machine(), _processor()]
+    parts = [*sources, identity, repr((FLAGS, OWN_FLAGS)), platform.machine(), _processor()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
