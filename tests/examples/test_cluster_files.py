@@ -20,7 +20,7 @@ import yaml
 from torch.distributed.run import get_args_parser
 
 from netfleet import History
-from netfleet.cli import _parser
+from netfleet.cli import make_parser
 from netfleet.engines.ranks import TIMEOUT
 from netfleet.runs import checkpoint
 from support import images
@@ -128,7 +128,7 @@ def parsed(words: list[str]) -> tuple[Any, Any]:
     options = get_args_parser().parse_args(words)
     assert options.module
     assert options.training_script == "netfleet"
-    return options, _parser().parse_args(options.training_script_args)
+    return options, make_parser().parse_args(options.training_script_args)
 
 
 def test_the_manifests_command_is_one_that_torchrun_and_netfleet_take(job: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from netfleet.cli import _parser, main
+from netfleet.cli import main, make_parser
 from netfleet.runs.config import read_toml
 from netfleet.sites.planning.folders import read_site
 from netfleet.sites.planning.nodes_file import load_nodes
@@ -67,7 +67,7 @@ PLANTED = [
 
 
 def test_keys_plans_and_data_cannot_get_into_an_image() -> None:
-    top = {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "NOTICE"}
+    top = {"pyproject.toml", "setup.py", "constraints.txt", "README.md", "LICENSE", "NOTICE"}
     files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*") if path.is_file()}
     assert context(RULES, {*top, *files, *PLANTED}) == {*top, *wheel_files()}
     assert len(wheel_files()) > 300
@@ -340,13 +340,13 @@ def commands(objects: dict[str, Any], services: dict[str, Any]) -> Iterator[list
 
 def test_all_ask_for_a_command_that_there_is(objects: dict[str, Any], services: dict[str, Any], pod: Any) -> None:
     for program, *words in commands(objects, services):
-        options = _parser().parse_args(words)
+        options = make_parser().parse_args(words)
         assert Path(program).name == "netfleet"
         assert options.folder in (Path("/var/lib/netfleet/hospital-a"), Path("/site"))
         assert (options.log, options.rejoin) == ("json", False)
     (container,) = pod["containers"]
     assert container["livenessProbe"]["exec"] == container["startupProbe"]["exec"] == {"command": health_command()}
-    assert _parser().parse_args(health_command()[1:]).folder == Path("/site")
+    assert make_parser().parse_args(health_command()[1:]).folder == Path("/site")
 
 
 @pytest.mark.parametrize("folder", ["sites", "cluster"])

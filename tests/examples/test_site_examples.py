@@ -14,7 +14,7 @@ import yaml
 from prometheus_client.core import Metric
 
 from netfleet import NetFleet
-from netfleet.cli import GROUPS, _parser
+from netfleet.cli import GROUPS, make_parser
 from netfleet.problems.synthetic import Quadratics
 from netfleet.sites.doctor.findings import Level
 from netfleet.sites.operations.logs import Log
@@ -135,7 +135,7 @@ def test_commands_in_the_guide_are_those_of_the_program(page: str) -> None:
     lines = re.findall(r"^\$ (?:\w+='?\S+ )*netfleet (.*?)(?:\s+#.*)?$", text, flags=re.MULTILINE)
     assert lines or "threat" in page
     for line in lines:
-        _parser().parse_args(shlex.split(line))
+        make_parser().parse_args(shlex.split(line))
 
 
 def test_whatever_happens_the_guide_has_a_command_for_it() -> None:

@@ -40,4 +40,4 @@ def run(options: argparse.Namespace) -> int:
         print_json(answers)
     else:
         print_status(answers, Console())
-    return int(any(answer.status is None for answer in answers))
+    return int(any(answer.missing for answer in answers))

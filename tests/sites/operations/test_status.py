@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from netfleet.cli import _parser
+from netfleet.cli import make_parser
 from netfleet.errors import ConfigError, TransportError
 from netfleet.sites.network.wait_cause import State
 from netfleet.sites.operations.status import (
@@ -21,6 +21,7 @@ from netfleet.sites.operations.status import (
     StatusAnswer,
     WaitStatus,
     parse_status,
+    without_left,
 )
 from netfleet.sites.operations.status_table import cause_lines, components, print_json, print_status
 from netfleet.sites.operations.status_watch import watch
@@ -45,6 +46,7 @@ def answer(number: int, lost: tuple[int, ...] = (), **changes: Any) -> SiteStatu
             heard=0.1,
             waiting="",
             lost=5 if j in lost else None,
+            left=False,
             there=j not in lost,
             sent=123_400_000,
             received=123_400_000,
@@ -117,6 +119,22 @@ def test_a_site_that_cannot_be_dialled_has_a_line() -> None:
     status = answer(1, no_inbound=("south",))
     assert "east: south cannot dial it; see event no_inbound" in printed({1: status})
     assert status.for_neighbour("south", ShowRules()).no_inbound == ()  # who else reaches a site is not its business
+
+
+def test_a_site_that_has_left_need_not_answer(capsys: Any) -> None:
+    """Its neighbour north says so; it was the last of the path."""
+    north = answer(0, lost=(1,))
+    north = replace(north, neighbours=tuple(replace(link, left=True) for link in north.neighbours))
+    answers = without_left([StatusAnswer("north", north), StatusAnswer("east", None, "cannot be reached (x)")])
+    assert [each.missing for each in answers] == [False, False]
+    console = Console(file=io.StringIO(), width=80)
+    print_status(answers, console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines[2].split()[:2] == ["east", "left"]
+    assert "east: has left the training" in lines
+    assert not [line for line in lines if "without east" in line]
+    print_json(answers)
+    assert json.loads(capsys.readouterr().out)["sites"]["east"] == {"left": "has left the training"}
 
 
 def test_two_groups_have_a_sum_each() -> None:
@@ -223,7 +241,7 @@ def test_watching_needs_a_terminal() -> None:
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "x"])
 def test_a_pause_that_makes_no_sense_is_rejected(seconds: str) -> None:
     with pytest.raises(SystemExit):
-        _parser().parse_args(["status", "plan", f"--watch={seconds}"])
+        make_parser().parse_args(["status", "plan", f"--watch={seconds}"])
 
 
 def rejected(data: object) -> bool:

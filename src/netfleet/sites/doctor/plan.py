@@ -168,7 +168,7 @@ def _check_link(site: Site, address: str, weight: float, other: Site, here: dict
 
 def _check_running(answers: Sequence[StatusAnswer], sites: dict[str, Site], diagnose: Diagnose, report: Report) -> None:
     """What runs: one plan, one version; and why a site does not answer. One that is not started is no finding."""
-    missing = [answer for answer in answers if answer.status is None]
+    missing = [answer for answer in answers if answer.missing]
     reasons = asyncio.run(_reasons([sites[answer.name] for answer in missing], diagnose))
     for answer, reason in zip(missing, reasons, strict=True):
         report.links.append(LinkResult(answer.name, "no", "", None, None, None, "", "not running"))

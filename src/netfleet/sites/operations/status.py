@@ -47,6 +47,7 @@ class LinkStatus:
     heard: float | None  # seconds since its last sign of life
     waiting: str  # why the site waits for it; empty: it does not
     lost: int | None  # the first round without it
+    left: bool  # whether it wanted to leave
     there: bool  # whether it takes part now
     sent: int  # bytes
     received: int
@@ -160,6 +161,19 @@ class StatusAnswer(NamedTuple):
     name: str
     status: SiteStatus | None
     why: str = ""
+    left: bool = False  # a neighbour says that this site, which does not answer, has left the training
+
+    @property
+    def missing(self) -> bool:
+        """Whether the site should have answered."""
+        return self.status is None and not self.left
+
+
+def without_left(answers: Sequence[StatusAnswer]) -> list[StatusAnswer]:
+    """The answers, where those that have left need not answer any more."""
+    links = [link for answer in answers if answer.status is not None for link in answer.status.neighbours]
+    left = {link.name for link in links if link.left}
+    return [a._replace(left=True, why="has left the training") if a.missing and a.name in left else a for a in answers]
 
 
 def ask_folder(folder: Path) -> list[StatusAnswer]:
@@ -195,7 +209,7 @@ def ask_all(
     async def ask() -> list[StatusAnswer]:
         transport = GrpcTransport(identity, peers=peers, relay=RelayClient(relay, identity) if relay else None)
         try:
-            return await asyncio.gather(*(_ask(site, transport, timeout) for site in sites))
+            return without_left(await asyncio.gather(*(_ask(site, transport, timeout) for site in sites)))
         finally:
             await transport.close()
 

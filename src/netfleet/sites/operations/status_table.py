@@ -60,7 +60,7 @@ def print_json(answers: Sequence[StatusAnswer]) -> None:
     """All answers, for programs."""
     found = [answer.status for answer in answers if answer.status is not None]
     total = None if missing(found) else invariant(found)
-    sites = {a.name: {"error": a.why} if a.status is None else asdict(a.status) for a in answers}
+    sites = {a.name: {"left" if a.left else "error": a.why} if a.status is None else asdict(a.status) for a in answers}
     table = {"sites": sites, "invariant": total and total._asdict(), "components": components(found)}
     print(json.dumps(table))
 
@@ -95,15 +95,16 @@ def status_table(answers: Sequence[StatusAnswer], width: int = WIDE) -> Table:
     table = _columns("site", "state", "round", "pace", "left", "accuracy", "at", "refused", "cert.", *bytes_too)
     causes = {status.wait.cause for answer in answers if (status := answer.status) is not None and status.wait}
     for answer in answers:
-        cells = list(map(escape, (answer.name, *_cells(answer.status)[: len(table.columns) - 1])))
-        colours = _colours(answer.status, causes)
+        cells = list(map(escape, (answer.name, *_cells(answer)[: len(table.columns) - 1])))
+        colours = _colours(answer, causes)
         table.add_row(*(f"[{colours[i]}]{cell}[/]" if i in colours else cell for i, cell in enumerate(cells)))
     return table
 
 
-def _cells(status: SiteStatus | None) -> list[str]:
+def _cells(answer: StatusAnswer) -> list[str]:
+    status = answer.status
     if status is None:
-        return ["no answer", *["–"] * 9]
+        return ["left" if answer.left else "no answer", *["–"] * 9]
     at = status.record.get("round")
     return [
         status.state,
@@ -124,10 +125,11 @@ def _pace(seconds: float | None) -> str:
     return "–" if not seconds else f"{seconds:.2g} s" if seconds < 9.95 else in_words(seconds)
 
 
-def _colours(status: SiteStatus | None, causes: Collection[int]) -> dict[int, str]:
+def _colours(answer: StatusAnswer, causes: Collection[int]) -> dict[int, str]:
     """The colour of some cells of a site's line: red, if somebody should look there."""
+    status = answer.status
     if status is None:
-        return {0: "bold red", 1: "red"}
+        return {1: _STATES["left"]} if answer.left else {0: "bold red", 1: "red"}
     state = _STATES.get(status.state, "yellow")
     site = {0: "bold red"} if status.number in causes and status.state != "training" else {}
     refused = {7: "yellow"} if status.refused else {}
@@ -170,7 +172,7 @@ def _remarks(answer: StatusAnswer) -> list[str]:
     lines = [f"{answer.name}: alarm ({alarm}); nobody has looked yet" for alarm in answer.status.alarms]
     lines += [f"{answer.name}: {name} cannot dial it; see event no_inbound" for name in answer.status.no_inbound]
     for link in answer.status.neighbours:
-        if link.lost is not None:
+        if link.lost is not None and not link.left:
             lines.append(f"{answer.name}: without {link.name} since round {link.lost}")
         elif link.waiting:
             heard = "never heard from" if link.heard is None else f"last heard from {in_words(link.heard)} ago"

@@ -39,7 +39,7 @@ def watch(ask: Ask, console: Console, interval: float = INTERVAL, pause: Callabl
     except KeyboardInterrupt:
         if answers:
             console.print(page)
-        return int(any(answer.status is None for answer in answers))
+        return int(any(answer.missing for answer in answers))
 
 
 def _page(answers: Sequence[StatusAnswer], interval: float, console: Console) -> Group:

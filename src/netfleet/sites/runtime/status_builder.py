@@ -158,6 +158,7 @@ class StatusBuilder:
             heard=None if contact.last_heard is None else now - contact.last_heard,
             waiting=contact.waiting,
             lost=members.neighbourhood.lost.get(j),
+            left=j in members.gone,
             there=members.neighbourhood.there(j, self.t),
             sent=contact.sent,
             received=contact.received,
