@@ -42,6 +42,7 @@ from netfleet.sites.planning.certificates import OPERATOR, Authority, certificat
 from netfleet.sites.planning.folders import (
     CERTIFICATES_FOLDER,
     EXPERIMENT_FILE,
+    NO_TRACKERS,
     PINS_FOLDER,
     PLAN_FILE,
     SITE_FILE,
@@ -150,6 +151,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
         raise ConfigError(f"{algorithm.title} needs a server, and sites have only neighbours; try net-fleet")
     if experiment.network is not None:
         raise ConfigError("[network] simulates failures, but sites have real ones; leave it out")
+    if experiment.track:
+        raise ConfigError(f"[track]: {NO_TRACKERS}; leave it out")
     if experiment.problem["kind"] == OWN_LOOP:
         _check_own_loop(experiment, algorithm)
     check_steps(algorithm, experiment.rounds)
