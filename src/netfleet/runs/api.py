@@ -88,8 +88,8 @@ def run(
       a `Topology` is recognised by its W, a `Problem` by its public attributes, a function by its name alone.
     - A run that diverges is marked (`history.diverged`) and the others continue.
     - Ctrl-C raises a KeyboardInterrupt whose `histories` are the runs so far.
-    - `track` sends every record to a tracker too: `"tensorboard"`, `"mlflow"`, `"wandb"` (offline), a table, an object
-      with `begin`, `record` and `end` (`netfleet.track.Tracker`), a function of (run, round, values), or a list of them.
+    - `track` gives every record to a tracker too: `"tensorboard"`, `"mlflow"`, `"wandb"` (offline), a table, an object
+      with `begin`, `record` and `end` (`netfleet.track.Tracker`), a function of (run, round, values), or a list.
     - `progress` shows a bar on stderr or in the notebook; by default in a terminal and in a notebook only.
     """
     folder = _folder(out, resume, overwrite)
@@ -139,9 +139,9 @@ def simulate(
         5
 
     This is `run` with one method and one seed, and without a report: `out`, `resume`, `overwrite`, `track` and
-    `progress` are the same. It raises `DivergedError` at the first non-finite value, and at the end if values have blown up
-    (`runs/divergence.py`). This error, like the KeyboardInterrupt of Ctrl-C, has a `history`: the records so far, and
-    in the simulator as `history.final` the last good state.
+    `progress` are the same. It raises `DivergedError` at the first non-finite value, and at the end if values have
+    blown up (`runs/divergence.py`). This error, like the KeyboardInterrupt of Ctrl-C, has a `history`: the records so
+    far, and in the simulator as `history.final` the last good state.
     """
     folder = _folder(out, resume, overwrite)
     settings = (workers, rounds, [seed], evaluation, engine, network, privacy, time_box, checkpoint_every)
@@ -164,9 +164,7 @@ def load_runs(*folders: FolderPath) -> pandas.DataFrame:
     return to_dataframe(load_histories([_path(folder, "a folder of runs") for folder in folders]))
 
 
-def _tracked(
-    experiment: Experiment, given: TrackPart | Iterable[TrackPart] | None
-) -> tuple[Experiment, list[Tracker]]:
+def _tracked(experiment: Experiment, given: TrackPart | Iterable[TrackPart] | None) -> tuple[Experiment, list[Tracker]]:
     """The experiment with the trackers that a file could name, and the others; None: those of the experiment."""
     if given is None:
         return experiment, []
@@ -186,9 +184,7 @@ def _make(
     settings, runs, engine = Settings(experiment, objects=objects), experiment.runs(), experiment.engine
     with processes(engine.kind, engine.device), progress_display(show, len(runs)) as display:
         options = {"resume": resume, "overwrite": overwrite}
-        histories = run_experiment(
-            experiment, out, display=display, settings=settings, trackers=trackers, **options
-        )
+        histories = run_experiment(experiment, out, display=display, settings=settings, trackers=trackers, **options)
     if engine.kind != "distributed":
         for history, each in zip(histories, runs, strict=True):
             if history.final is None and history.folder is not None and checkpoint.exists(history.folder):

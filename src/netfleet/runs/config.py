@@ -13,8 +13,8 @@
     [contract]                 least_rows = 20, …      (fields of `Contract`; left out: data is not held against one)
 
 The resolved config has every default written out. A result depends on it, and on the contents of the files and modules
-that it names, alone. Its hash names the run. Labels, threads, the device, the kind of engine and trackers are not in it,
-because they do not change the results, except for rounding.
+that it names, alone. Its hash names the run. Labels, threads, the device, the kind of engine and trackers are not
+in it, because they do not change the results, except for rounding.
 """
 
 import hashlib

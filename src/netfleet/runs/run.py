@@ -58,8 +58,8 @@ def run_experiment(
         file = None if setting.objects.any else out / EXPERIMENT_FILE
         engine.collective.first(lambda: _prepare(out, experiment, file, resume, overwrite))
         agreed(engine.collective, lambda: _check_seen(file or out))
-    histories, options = list[History](), {"resume": resume, "engine": engine, "tracking": tracking}
-    make_run = partial(run_one, display=display or Quiet(), **options)
+    histories, shown = list[History](), display or Quiet()
+    make_run = partial(run_one, display=shown, resume=resume, engine=engine, tracking=tracking)
     for run in runs:
         folder = None if out is None else out / run.folder
         label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from netfleet.errors import ConfigError, StoppedError
+from netfleet.errors import ConfigError, DivergedError, StoppedError
 from netfleet.files import write_atomically
 from netfleet.registry import Spec, shown
 from netfleet.track import TRACKERS, Status, TrackedRun, Tracker
@@ -50,16 +50,20 @@ class Tracking:
         following.begin(history)
         try:
             yield following.record
-        except (KeyboardInterrupt, StoppedError):
-            following.end("interrupted")
-            raise
-        except BaseException:
-            following.end("failed")
+        except BaseException as error:
+            following.end(_status(error))
             raise
         following.end("diverged" if history.diverged else "finished")
 
 
 NO_TRACKING = Tracking()
+
+
+def _status(error: BaseException) -> Status:
+    """How a run ended that an error has ended."""
+    if isinstance(error, DivergedError):
+        return "diverged"
+    return "interrupted" if isinstance(error, KeyboardInterrupt | StoppedError) else "failed"
 
 
 class _Following:
@@ -100,9 +104,9 @@ def scalars(record: Record) -> dict[str, float]:
     return {name: float(value) for name, value in numbers.items() if name != "round"}
 
 
-def resolve_trackers(given: object) -> tuple[dict[str, Any], ...]:
+def resolve_trackers(given: Any) -> tuple[dict[str, Any], ...]:
     """`track` of an experiment, a tracker or a list of them, with every default written out."""
-    listed = given if isinstance(given, list | tuple) else [given]
+    listed: Iterable[Spec] = given if isinstance(given, list | tuple) else [given]
     return tuple(TRACKERS.resolve(each) for each in listed)
 
 
@@ -111,10 +115,10 @@ def make_tracking(experiment: str, specs: Iterable[Spec], objects: Sequence[Trac
     return Tracking(experiment, [*map(TRACKERS.build, specs), *objects])
 
 
-def divide(given: TrackPart | Iterable[TrackPart]) -> tuple[list[Spec], list[Tracker]]:
+def divide(given: Any) -> tuple[list[Spec], list[Tracker]]:
     """What Python gives as `track`: the trackers that a file could name, and the objects."""
-    several = isinstance(given, Iterable) and not isinstance(given, str | Mapping | Tracker)
-    listed: list[Any] = list(given) if several else [given]
+    single = isinstance(given, str | Mapping | Tracker) or not isinstance(given, Iterable)
+    listed = [given] if single else list(given)
     specs = [each for each in listed if isinstance(each, str | Mapping)]
     return specs, [_tracker(each) for each in listed if not isinstance(each, str | Mapping)]
 

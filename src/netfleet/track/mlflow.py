@@ -57,8 +57,6 @@ class MLflow:
             self._client.delete_run(known.info.run_id)
 
 
-
-
 def _client(folder: Path) -> "MlflowClient":
     """A client of the file store, which newer versions want to be asked for; MLflow's telemetry stays off."""
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -34,7 +34,8 @@ class TrackedRun:
     def parameters(self) -> dict[str, Parameter]:
         """The resolved config without tables in tables, and its hash.
 
-        >>> TrackedRun("ring", "DSGD", 0, {"algorithm": {"eta": 0.1, "rho": None}, "sizes": [1, 2]}, "f00d", "1").parameters
+        >>> config = {"algorithm": {"eta": 0.1, "rho": None}, "sizes": [1, 2]}
+        >>> TrackedRun("ring", "DSGD", 0, config, "f00d", "1").parameters
         {'algorithm.eta': 0.1, 'algorithm.rho': 'null', 'sizes': '[1, 2]', 'hash': 'f00d'}
         """
         return dict(_flat(self.config, "")) | {"hash": self.hash}

@@ -43,7 +43,7 @@ class WandB:
         )
 
     def record(self, round: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=round)
+        self._run.log(dict(values), step=round, commit=True)
 
     def end(self, status: Status) -> None:
         self._run.summary["status"] = status

@@ -7,10 +7,11 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from netfleet.data.sites import SITE_VARIABLE
 from netfleet.errors import ConfigError, DivergedError, NetfleetError, NoLinkError, RollbackError
 from netfleet.files import full_disk, locked, writing
 from netfleet.problems.own_loop import OWN_LOOP
+from netfleet.registry import Spec
 from netfleet.runs import checkpoint
 from netfleet.runs.config import read_toml
 from netfleet.runs.progress import Live
@@ -38,6 +40,7 @@ from netfleet.sites.policy.in_force import PolicyInForce
 from netfleet.sites.policy.rules import Terms
 from netfleet.sites.policy.sources import named_modules
 from netfleet.sites.policy.start import check_metrics, open_site
+from netfleet.track.following import make_tracking
 
 if TYPE_CHECKING:
     from netfleet.sites.runtime.runner import SiteRunner
@@ -61,13 +64,16 @@ def run_node(
     linger: float,
     policy: Path | None = None,
     data_changed: bool = False,
+    trackers: Sequence[Spec] = (),
 ) -> int:
     """Run a site until the training is over or somebody stops it; returns the exit code.
 
-    `policy` is that of --policy; `data_changed` accepts rows that are not those of the last start.
+    `policy` is that of --policy; `data_changed` accepts rows that are not those of the last start; `trackers` are those
+    of --track.
     """
     site, experiment, in_force = open_site(folder, policy)
     check_metrics(in_force, metrics)
+    tracking = make_tracking(f"{experiment.name} at {site.name}", trackers)
     if experiment.problem["kind"] == OWN_LOOP:
         raise ConfigError(f"{site.name} trains with a loop of its own; start the program that calls {_join(folder)}")
     identity = load_identity(folder, site.name)
@@ -87,7 +93,8 @@ def run_node(
 
         terms = Terms(in_force, data_changed=data_changed)
         remember_places(folder, named_modules(read_toml(folder / EXPERIMENT_FILE)))
-        runners = [SiteRunner(folder, site, experiment, identity, log, linger, terms=terms)]
+        parts: dict[str, Any] = {"linger": linger, "terms": terms, "tracking": tracking}
+        runners = [SiteRunner(folder, site, experiment, identity, log, **parts)]
         if metrics is not None:
             from netfleet.sites.operations.prometheus import expose
 
@@ -95,7 +102,7 @@ def run_node(
         joins = rejoin or (not site.planned and not checkpoint.exists(folder / RUN_FOLDER))  # others have begun
         while (code := _run(runners[-1], joins, watch.terminal, again=len(runners) > 1)) is None:
             time.sleep(REJOIN_PAUSE)
-            runners.append(SiteRunner(folder, site, experiment, identity, log, linger, terms=terms))
+            runners.append(SiteRunner(folder, site, experiment, identity, log, **parts))
             joins = True
         return code
 
