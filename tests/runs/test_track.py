@@ -24,6 +24,8 @@ from netfleet.runs.sweep import parse_axes, points, sweep
 from netfleet.sites.planning.folders import load_site
 from netfleet.track import Status, TrackedRun, Tracker
 from netfleet.track.following import ID_FILE, NO_TRACKING, TrackWarning, scalars
+from support.site_processes import site_processes
+from support.torchrun import finish, start
 
 TABLE: dict[str, Any] = {
     "name": "small",
@@ -132,6 +134,7 @@ def test_ctrl_c_is_a_status_and_the_resumed_run_has_every_point_once(tmp_path: P
     with pytest.raises(Interrupted):
         run_tracked(ONE, tmp_path, memory=memory, display=CtrlC())
     assert list(memory.ended.values()) == ["interrupted"]
+    assert next(iter(memory.points.values())) == expected(History.load(tmp_path / "dsgd-seed0"))
     _, histories = run_tracked(ONE, tmp_path, resume=True, memory=memory)
     check_whole(memory, histories)
     assert list(memory.ended.values()) == ["finished"]
@@ -300,6 +303,30 @@ def test_a_plan_for_sites_cannot_ask_for_trackers(tmp_path: Path, capsys: pytest
         load_site(tmp_path / "plan" / "s0")
 
 
+@pytest.mark.slow
+def test_a_site_tracks_its_own_records_if_its_command_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    table = ONE | {"topology": {"kind": "ring"}}
+    with site_processes(tmp_path, table, 3) as sites:
+        sites.start("s0", options=("--track", "tensorboard"))
+        sites.start("s1", "s2")
+        assert set(sites.wait().values()) == {0}
+        check_points(tensorboard_points(sites.folder / "s0" / "run"), History.load(sites.folder / "s0" / "run"))
+        assert not list((sites.folder / "s1" / "run").glob("events.*"))
+
+
+@pytest.mark.slow
+def test_on_a_cluster_one_rank_tracks(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    (tmp_path / "small.toml").write_text(experiment(ONE | {"track": "tensorboard"}).to_toml())
+    command = ["-m", "netfleet", "run", str(tmp_path / "small.toml"), "--engine", "distributed"]
+    ends = finish(start([*command, "--out", str(tmp_path / "out")], 2))
+    assert [code for code, _, _ in ends] == [0, 0], ends[0][2][-3000:]
+    folder = tmp_path / "out" / "dsgd-seed0"
+    assert len(list(folder.glob("events.*"))) == 1
+    check_points(tensorboard_points(folder), History.load(folder))
+
+
 # What each tool reads back
 
 
@@ -344,9 +371,11 @@ def mlflow_points(client: Any, run: Any) -> Points:
 
 def wandb_records(folder: Path) -> list[tuple[Any, Points, int]]:
     """What W&B's own reader finds in each offline run: the run, its points, and its exit code."""
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record as Line
     from wandb.sdk.internal.datastore import DataStore
 
+    wandb.teardown()  # as at the end of a process: its service has written all
     found = []
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         run, points, code = None, Points(), -1

@@ -26,9 +26,12 @@ class RunRecorder(Recorder):
         settings: Experiment,
         display: Display,
         stop: int | None = None,
-        follow: Callable[[Record], None] | None = None,
+        follow: Callable[[], None] | None = None,
     ) -> None:
-        """With `stop` the run ends after that round, as if it were interrupted there; `follow` takes each record."""
+        """With `stop` the run ends after that round, as if it were interrupted there.
+
+        `follow` is called when the history has a new record.
+        """
         self.history, self.algorithm, self.display = history, algorithm, display
         self._follow = follow
         self.rounds, self.stop = settings.rounds, stop or settings.rounds
@@ -69,7 +72,7 @@ class RunRecorder(Recorder):
         self.history.append(record)
         self.display.record(record)
         if self._follow is not None:
-            self._follow(record)
+            self._follow()
 
     def counters(self, snapshot: Snapshot, host: Host) -> Record:
         """What a record has besides measurements."""

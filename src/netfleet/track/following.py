@@ -37,19 +37,19 @@ class Tracking:
         self._experiment, self._trackers = experiment, trackers
 
     @contextmanager
-    def of(self, history: History) -> Iterator[Callable[[Record], None]]:
+    def of(self, history: History) -> Iterator[Callable[[], None]]:
         """Within the context the trackers follow a run: from its records so far to its end.
 
-        Gives the function that takes each further record.
+        Gives the function to call when the history has a new record.
         """
         if not self._trackers:
-            yield lambda record: None
+            yield lambda: None
             return
         about = (history.label, history.seed, history.config, history.hash, _id(history.folder), history.folder)
-        following = _Following(TrackedRun(self._experiment, *about), self._trackers)
-        following.begin(history)
+        following = _Following(TrackedRun(self._experiment, *about), history, self._trackers)
+        following.begin()
         try:
-            yield following.record
+            yield following.catch_up
         except BaseException as error:
             following.end(_status(error))
             raise
@@ -69,19 +69,26 @@ def _status(error: BaseException) -> Status:
 class _Following:
     """The trackers that follow one run, without those that have failed."""
 
-    def __init__(self, run: TrackedRun, trackers: Iterable[Tracker]) -> None:
-        self._run, self._trackers = run, list(trackers)
+    def __init__(self, run: TrackedRun, history: History, trackers: Iterable[Tracker]) -> None:
+        self._run, self._history, self._trackers, self._told = run, history, list(trackers), 0
 
-    def begin(self, records: Iterable[Record]) -> None:
+    def begin(self) -> None:
         self._each("at the start", lambda tracker: tracker.begin(self._run))
-        for record in records:
-            self.record(record)
+        self.catch_up()
 
-    def record(self, record: Record) -> None:
+    def catch_up(self) -> None:
+        """Tell the trackers of the records that they do not know."""
+        while self._told < len(self._history):
+            record = self._history.records[self._told]
+            self._told += 1  # first, so that Ctrl-C in a tracker does not repeat a point
+            self._tell(record)
+
+    def _tell(self, record: Record) -> None:
         t, values = record["round"], scalars(record)
         self._each(f"in round {t}", lambda tracker: tracker.record(t, values))
 
     def end(self, status: Status) -> None:
+        self.catch_up()  # Ctrl-C may have come between the history and the trackers
         self._each("at the end", lambda tracker: tracker.end(status))
 
     def _each(self, when: str, act: Callable[[Tracker], None]) -> None:

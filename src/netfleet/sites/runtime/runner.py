@@ -30,7 +30,7 @@ from netfleet.problems.own_loop import NO_WAY_BACK, OWN_LOOP
 from netfleet.runs.config import Experiment
 from netfleet.runs.contract_check import data_facts
 from netfleet.runs.divergence import divergence
-from netfleet.runs.history import History, Record
+from netfleet.runs.history import History
 from netfleet.runs.progress import Display
 from netfleet.runs.requirements import check_time_box
 from netfleet.runs.run import open_run
@@ -345,7 +345,7 @@ class SiteRunner:
         first: Snapshot | None,
         display: Display,
         own: OwnLoop | None,
-        follow: Callable[[Record], None],
+        follow: Callable[[], None],
     ) -> Snapshot:
         rounds, start = self.experiment.rounds, None if first is None else lambda *_: first
         algorithm = self.algorithm if own is None else own.algorithm
@@ -384,7 +384,7 @@ class SiteRunner:
         algorithm: Algorithm,
         display: Display,
         own: OwnLoop | None,
-        follow: Callable[[Record], None],
+        follow: Callable[[], None],
     ) -> Recorder:
         settings = replace(self.experiment, checkpoint_every=1)
         last = last_round(problem, self._budget, settings.rounds, history.resumed)
