@@ -263,9 +263,9 @@ CONTRACT_NOTE = """
 A contract is for data of any source; columns of [CSV files](#csv-files) have their own keys too. The simulator checks
 it as real sites do. What breaks it is an error that names row and column, without the value.
 """
-TRACK_NOTE = """`track = "tensorboard"` (or a table, or a list of several) gives every number of every record to a tracker
-too, under its name in [the history](#what-a-history-records), with the round as its step. A run is called by its label
-and seed. It has the resolved config as parameters, with its hash, and how it ended: finished, diverged, interrupted or
+TRACK_NOTE = """`track = "tensorboard"` (or a table, or a list of several) gives every number of every record to a
+tracker too, under its name in [the history](#what-a-history-records), with the round as its step. A run is called by
+its label and seed. It has the resolved config as parameters, with its hash, and how it ended: finished, diverged, interrupted or
 failed. Nothing is sent anywhere: all three write to this machine's disk. `pip install 'netfleet[KIND]'` installs what a
 tracker needs. `--set track=mlflow` tracks an experiment as it is.
 
@@ -276,14 +276,15 @@ TRACK_END = """
 - With `--resume`, a tracker gets the whole history again in place of what it had, so no point is missing or there
   twice, also after a crash and in a run that grew. A finished run that was not tracked is tracked then. `--overwrite`
   makes a new run: MLflow and Weights & Biases keep the old one.
-- A tracker that fails does not stop a run: it gets nothing more of that run, and a warning says so. `--resume` repairs it.
+- A tracker that fails does not stop a run: it gets nothing more of that run, and a warning says so. `--resume` sends
+  it all again.
 - On a cluster, rank 0 tracks. A plan for sites must not have `[track]`: a site decides itself, by `netfleet node SITE
   --track tensorboard`.
 - TensorBoard: `tensorboard --logdir runs`. Parameters and status are on its HParams page.
 - MLflow: the extra has no web page. With `pip install mlflow`, run `MLFLOW_ALLOW_FILE_STORE=true mlflow ui
   --backend-store-uri mlruns`; newer versions want this variable for stores in files.
-- Weights & Biases is offline only, whatever WANDB_MODE says. `wandb sync wandb/offline-run-*` uploads, if you want that.
-  Sync after the last `--resume`: that begins a new folder of the same run.
+- Weights & Biases is offline only, whatever WANDB_MODE says. If you want to upload, run `wandb sync
+  wandb/offline-run-*` after the last `--resume`, which makes a new folder of the same run.
 """
 #: What the keys of [network], [evaluation] and [engine] mean.
 TIME_BOX_NOTE = """
