@@ -265,9 +265,9 @@ it as real sites do. What breaks it is an error that names row and column, witho
 """
 TRACK_NOTE = """`track = "tensorboard"` (or a table, or a list of several) gives every number of every record to a
 tracker too, under its name in [the history](#what-a-history-records), with the round as its step. A run is called by
-its label and seed. It has the resolved config as parameters, with its hash, and how it ended: finished, diverged, interrupted or
-failed. Nothing is sent anywhere: all three write to this machine's disk. `pip install 'netfleet[KIND]'` installs what a
-tracker needs. `--set track=mlflow` tracks an experiment as it is.
+its label and seed. It has the resolved config as parameters, with its hash, and how it ended: finished, diverged,
+interrupted or failed. Nothing is sent anywhere: all three write to this machine's disk. `pip install 'netfleet[KIND]'`
+installs what a tracker needs. `--set track=mlflow` tracks an experiment as it is.
 
 """
 TRACK_END = """
