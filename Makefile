@@ -10,7 +10,7 @@ endif
 
 # Most tests of sites and clusters wait; four processes keep two cores busy. All of them import netfleet and the tests:
 # even where the environment says not to, they keep what Python compiled.
-PARALLEL := -n 4
+PARALLEL := -n 6
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test fast lint bench figures clean

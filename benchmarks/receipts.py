@@ -28,7 +28,8 @@ from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_site
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.planning.plan import make_plan
+from netfleet.sites.planning.plan_files import write_plan
 from netfleet.sites.runtime.receipts import SiteReceipts
 
 #: Numbers of a message, rounds, and the first of them.

@@ -24,7 +24,8 @@ from netfleet.data import SOURCES
 from netfleet.data.tensors import only
 from netfleet.runs.config import experiment
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.planning.plan import make_plan
+from netfleet.sites.planning.plan_files import write_plan
 
 ADAPTERS = Path(__file__).with_name("adapters") / "sites"
 #: Nodes, local steps, mini-batch, step size, hidden units.

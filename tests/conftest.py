@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ from netfleet.runs import run
 
 gc.disable()  # while modules are loaded: it would look through all of them again and again
 torch.set_num_threads(1)
+if os.path.isdir(memory := "/dev/shm") and shutil.disk_usage(memory).free > 8 << 30:
+    os.environ.setdefault("TMPDIR", memory)  # sites write through to the disk several times in a round
 settings.register_profile("netfleet", deadline=None)  # several tests share the cores
 settings.load_profile("netfleet")
 

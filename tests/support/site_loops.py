@@ -22,7 +22,7 @@ from netfleet.optim.join import joined
 from netfleet.problems.synthetic import Quadratics
 from netfleet.runs.history import History
 from netfleet.runs.progress import Quiet
-from netfleet.sites.network import client, grpc_transport
+from netfleet.sites.network import client, grpc_channels
 from netfleet.sites.network.transport import MemoryNetwork
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import load_identity
@@ -107,7 +107,7 @@ def be_loop(folder: str, settings: dict[str, Any], before: Callable[[], None] | 
     os.dup2(log, 1)
     os.dup2(log, 2)
     torch.set_num_threads(1)
-    client.PAUSES, grpc_transport.RECONNECT = (0.02, 0.1), (0.1, 0.1)
+    client.PAUSES, grpc_channels.RECONNECT = (0.02, 0.1), (0.1, 0.1)
     if before is not None:
         before()
     try:

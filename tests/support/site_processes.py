@@ -24,12 +24,13 @@ from netfleet.privacy.receipts.record import Record
 from netfleet.runs import checkpoint
 from netfleet.runs.config import experiment
 from netfleet.runs.history import History
-from netfleet.sites.network import client, grpc_transport
+from netfleet.sites.network import client, grpc_channels
 from netfleet.sites.operations.status import SiteStatus, ask_all
 from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import Plan
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.planning.plan import make_plan
+from netfleet.sites.planning.plan_files import write_plan
 from netfleet.sites.runtime import join_leave
 from netfleet.sites.runtime.membership import Membership
 from netfleet.sites.runtime.neighbourhood import SiteHost
@@ -72,7 +73,7 @@ def be_site(folder: str, options: list[str], before: Callable[[], None] | None) 
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.environ["OMP_NUM_THREADS"] = "1"
-    client.PAUSES, grpc_transport.RECONNECT = (0.02, 0.1), (0.1, 0.1)  # gRPC takes no less
+    client.PAUSES, grpc_channels.RECONNECT = (0.02, 0.1), (0.1, 0.1)  # gRPC takes no less
     if before is not None:
         before()
     raise SystemExit(main(["node", folder, "--log", "json", "--linger", "10", *options]))

@@ -22,9 +22,9 @@ def run(options: argparse.Namespace) -> int:
     need_packages("cryptography")
     from rich.console import Console
 
+    from netfleet.sites.planning.admit import admit
     from netfleet.sites.planning.nodes_file import NodeEntry
     from netfleet.sites.planning.overview import print_admission
-    from netfleet.sites.planning.plan import admit
 
     folder, authority = options.folder, plan_authority(options.folder, options.ca_cert, options.ca_key)
     place = options.address, options.listen

@@ -24,7 +24,8 @@ def run(options: argparse.Namespace) -> int:
 
     from netfleet.sites.planning.nodes_file import load_nodes
     from netfleet.sites.planning.overview import print_plan
-    from netfleet.sites.planning.plan import load_planned, make_plan, needs, start_command, write_plan
+    from netfleet.sites.planning.plan import load_planned, make_plan, needs, start_command
+    from netfleet.sites.planning.plan_files import write_plan
 
     authority = load_authority(options.ca_cert, options.ca_key)
     nodes = load_nodes(options.nodes)

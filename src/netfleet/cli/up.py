@@ -26,9 +26,7 @@ def run(options: argparse.Namespace) -> int:
     folder = options.folder
     operator = load_identity(folder / OPERATOR, OPERATOR)
     sites = all_sites(folder / OPERATOR)
-    running = [
-        answer.name for answer in ask_all(sites, operator, 1.0, relay=sites[0].relay) if answer.status is not None
-    ]
+    running = [answer.name for answer in ask_all(sites, operator, 1.0) if answer.status is not None]
     if running:
         raise ConfigError(f"{', '.join(running)}: already running; stop them first, or see netfleet status {folder}")
     failed = up(folder, sites, operator, Console(stderr=True))

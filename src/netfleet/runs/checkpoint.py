@@ -174,7 +174,8 @@ def _read_manifest(folder: Path) -> tuple[str, dict[str, int], dict[str, list[in
         parts = found["run"], {name: found["counters"][name] for name in _COUNTERS}, found["shards"]
         expected = found.get("crc32")
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} is not a checkpoint ({error}); delete it to start from the beginning") from None
+        cure = "delete it to start from the beginning; if it is a site's, start that one with --rejoin"
+        raise CheckpointError(f"{path} is not a checkpoint ({error}); {cure}") from None
     if expected not in (None, _manifest_checksum(*parts)):
         raise _damaged(path)
     return parts

@@ -10,7 +10,8 @@ import pytest
 
 from netfleet.runs.config import experiment
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.planning.plan import make_plan
+from netfleet.sites.planning.plan_files import write_plan
 from support.namespaces import namespaces
 from support.site_peers import PATH
 

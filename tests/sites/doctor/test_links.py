@@ -17,6 +17,7 @@ from netfleet.sites.doctor.asking import Link, ask, examine
 from netfleet.sites.doctor.findings import Finding, Report
 from netfleet.sites.doctor.links import link_findings
 from netfleet.sites.doctor.local import MACHINE, open_folder
+from netfleet.sites.doctor.probe import Diagnosis
 from netfleet.sites.doctor.questions import MOST_BYTES, TEXT, Question, SiteAnswer, pack, random_frames, unpack
 from netfleet.sites.doctor.site import Heard, Links, real_surroundings
 from netfleet.sites.network import wire
@@ -143,6 +144,22 @@ def _refusal(plan: Path, request: bytes) -> Finding:
     link = Link(site.neighbours[0], failure=TransportError(f"refuses: {refused.value}"))
     (finding,) = link_findings(site, link, False, None)
     return finding
+
+
+@pytest.mark.parametrize(
+    ("said", "check"),
+    [
+        ("the relay r:1 cannot be reached: Connection refused", "relay"),
+        ("the relay r:1 says: 's0' is not among the names in relay.toml", "relay"),
+        ("the relay r:1 says: s1 is not connected to the relay", "absent"),
+    ],
+)
+def test_a_relay_that_is_down_is_not_blamed_on_the_neighbour_behind_it(plan: Path, said: str, check: str) -> None:
+    absent = Diagnosis("absent", "only dials out", "start it")
+    link = Link(Neighbour("s1", 1, "", 0.5), failure=TransportError(f"cannot be reached ({said})"))
+    (finding,) = link_findings(read_site(plan / "s0"), link, False, absent)
+    assert finding.check == check
+    assert (said in finding.what) == (check == "relay")
 
 
 def test_other_software_and_other_plans_are_named(plan: Path) -> None:

@@ -158,7 +158,13 @@ FAULTS = {
     "few rows": Fault(lambda site: write_rows(site.place, 12), "warning", "data", "training rows; what it sends"),
     "rows that changed": Fault(_changed_rows, "error", "data", "not those of its last start"),
     "a record that was altered": Fault(_record, "error", "record", "receipts"),
-    "a checkpoint that is damaged": Fault(_half_checkpoint, "error", "checkpoint", "is not a checkpoint"),
+    "a checkpoint that is damaged": Fault(_half_checkpoint, "error", "checkpoint", "is not a checkpoint.*--rejoin"),
+    "damaged links": Fault(
+        lambda site: (site.folder / "links.json").write_text("{"), "error", "checkpoint", r"links\.json is damaged"
+    ),
+    "a damaged alarm": Fault(
+        lambda site: (site.folder / "alarm.json").write_text(""), "error", "checkpoint", r"alarm\.json is damaged"
+    ),
     "an earlier leave": Fault(lambda site: (site.folder / "leave").touch(), "warning", "left", "asked to leave"),
     "a device that is not there": Fault(
         lambda site: site.change("s0/site.toml", 'device = "cpu"', 'device = "cuda:7"'), "error", "data", "cuda:7"
@@ -222,6 +228,21 @@ def test_a_healthy_site_has_no_findings(site: Hospital) -> None:
     assert report.findings == []
     assert [(link.to, link.back) for link in report.links] == [("yes", "yes")] * 2
     assert {result.check for result in report.results} >= {"plan", "data", "disk", "memory", "end", "certificate"}
+
+
+def test_an_evicted_neighbour_is_no_finding(site: Hospital) -> None:
+    site.silent["s2"] = Diagnosis("refused", "refuses the connection", "start it")
+    assert main(["evict", str(site.plan), "s2", "--why", "it lies"]) == 0
+    report = site.examine()
+    assert report.findings == []
+    assert [link.name for link in report.links] == ["s1"]
+
+
+def test_a_site_that_only_dials_out_listens_nowhere(site: Hospital) -> None:
+    found = read_site(site.folder)
+    site.change("s0/site.toml", f'address = "{found.address}"\nlisten = "{found.listen}"', 'address = ""\nlisten = ""')
+    ports = [each.result for each in site.examine().results if each.check == "port"]
+    assert ports == ["none: this site only dials out"]
 
 
 def _alter_the_record(site: Hospital) -> None:

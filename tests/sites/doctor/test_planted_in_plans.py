@@ -200,6 +200,15 @@ def test_a_planted_fault_is_named(plan: Operator, name: str) -> None:
     assert any(re.search(fault.words, each.what) for each in named), found
 
 
+def test_an_evicted_site_is_no_finding(plan: Operator) -> None:
+    """Its neighbours were rolled back since, and its certificate is revoked."""
+    assert main(["evict", str(plan.plan), "s2", "--why", "it lies"]) == 0
+    _roll_back(plan, s0=[64], s1=[64])
+    report = plan.examine()
+    assert report.findings == []
+    assert [link.name for link in report.links] == ["s0", "s1"]
+
+
 def test_what_to_do_about_rollbacks_depends_on_what_is_missing(plan: Operator) -> None:
     _roll_back(plan, s0=[64, 32], s1=[64])
     cures = {each.about: each.cure for each in plan.examine().findings}

@@ -27,7 +27,8 @@ from netfleet.errors import FrameError, TransportError
 from netfleet.sites.network import client as site_client
 from netfleet.sites.network import wire
 from netfleet.sites.network.client import Client, Wanted
-from netfleet.sites.network.grpc_transport import LARGEST, PULL, STATUS, GrpcTransport
+from netfleet.sites.network.grpc_service import LARGEST, PULL, STATUS
+from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.rate_limit import BURST, MOST, RateLimit
 from netfleet.sites.network.receipts import NoReceipts

@@ -14,7 +14,7 @@ import pytest
 
 from netfleet.cli import main
 from netfleet.errors import CertificateError, TransportError
-from netfleet.sites.network import grpc_transport, reverse
+from netfleet.sites.network import grpc_channels, reverse
 from netfleet.sites.network.client import Answer, Client, Wanted
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.inbound import Inbound
@@ -201,6 +201,22 @@ def test_a_site_does_not_answer_a_neighbour_that_was_revoked(world: World) -> No
     run(scenario())
 
 
+def test_a_neighbour_with_two_pins_is_not_answered_after_the_one_that_it_shows_is_revoked(world: World) -> None:
+    async def scenario() -> None:
+        renewed, old = world.plan / "renewed.pem", world.folder("s1") / "node.pem"
+        renewed.write_bytes(world.impostor("s1").certificate)
+        assert main(["pin", str(world.folder("s0")), str(renewed), "--replace"]) == 0
+        assert main(["pin", str(world.folder("s0")), str(old)]) == 0
+        async with pair(world) as both:
+            await both.dial()
+            await both.until_asked()
+            assert revoke(world, "s1") == 0
+            with pytest.raises(TransportError, match=r"connected while other certificates|has closed"):
+                await both.ask()
+
+    run(scenario())
+
+
 def test_a_site_whose_pins_change_goes_on_offering(world: World) -> None:
     async def scenario() -> None:
         async with pair(world) as both:
@@ -265,7 +281,7 @@ def test_calls_that_wait_are_bounded(world: World) -> None:
 def test_a_site_that_cannot_be_dialled_at_its_address_is_told_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grpc_transport, "RECONNECT", (0.1, 0.1))
+    monkeypatch.setattr(grpc_channels, "RECONNECT", (0.1, 0.1))
 
     async def scenario() -> None:
         (port,) = free_ports(1)

@@ -68,6 +68,18 @@ def test_a_site_whose_disk_is_gone_shows_no_sign_of_life_until_it_is_back(tmp_pa
         until(lambda: check_health(folder).good)
 
 
+def test_a_status_that_fails_once_does_not_end_the_signs_of_life(tmp_path: Path) -> None:
+    answers = iter([ConfigError("alarm.json is damaged")])
+
+    def answer() -> Any:
+        for error in answers:
+            raise error
+        return status()
+
+    with LoopThread() as loop, signs_of_life(tmp_path, loop, answer, interval=0.01):
+        until(lambda: check_health(tmp_path).good)
+
+
 @pytest.mark.parametrize(("age", "good"), [(0.0, True), (OLD - 1, True), (OLD + 1, False), (-OLD - 1, False)])
 def test_an_old_sign_of_life_does_not_count(tmp_path: Path, age: float, good: bool) -> None:
     text = json.dumps({"time": 1e9, "site": "hospital-a", "state": "waiting", "round": 3, "rounds": 9})

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import time
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,11 @@ import torch
 from rich.console import Console
 
 from netfleet.cli import main
-from netfleet.errors import ConfigError, StorageError
+from netfleet.errors import ConfigError, StorageError, TransportError
 from netfleet.runs.progress import Live, Quiet
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.wait_cause import Cause
+from netfleet.sites.operations.local_trial import running_relay
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.process import _run
 from netfleet.sites.operations.status import SUMS, WaitStatus
@@ -235,6 +237,21 @@ def test_sketches_add_up_like_the_vectors() -> None:
     assert torch.allclose(sketches.sum(dim=0), total)
     assert 0.5 < total.norm() / vectors.sum(dim=0).norm() < 2
     assert not torch.allclose(torch.tensor(Sketcher("cd" * 32)(vectors[0]), dtype=torch.float64), sketches[0])
+
+
+def test_a_trial_does_not_wait_for_sites_whose_relay_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "relay").mkdir()  # without its files
+
+    def until_ended() -> None:
+        with running_relay(tmp_path, "127.0.0.1:1") as check:
+            while True:
+                check()
+                time.sleep(0.02)
+
+    with pytest.raises(TransportError, match=r"the relay has ended \(exit code 2\); see .*relay/node\.log"):
+        until_ended()
+    with running_relay(tmp_path, "") as check:
+        check()
 
 
 @pytest.mark.slow

@@ -168,6 +168,11 @@ def test_two_causes_have_a_sentence_each() -> None:
     ]
 
 
+def test_a_site_that_holds_does_not_compute() -> None:
+    lines = cause_lines([waits_for(0, 1, silent=False), answer(1, state="holding")])
+    assert lines == ["north waits for east, which has been holding after an alarm for 41 s."]
+
+
 def test_a_site_that_its_neighbour_cannot_reach_is_told_so() -> None:
     lines = cause_lines([waits_for(0, 0), answer(1)])
     assert lines == ["north waits for a neighbour that cannot reach it, for 41 s."]

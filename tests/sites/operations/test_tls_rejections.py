@@ -22,7 +22,7 @@ import grpc
 import pytest
 import torch
 
-from netfleet.sites.network.grpc_transport import PULL
+from netfleet.sites.network.grpc_service import PULL
 from netfleet.sites.operations.status import ask_all
 from netfleet.sites.operations.tls_refusals import NOT_PINNED
 from netfleet.sites.planning import certificates as tls
@@ -42,8 +42,8 @@ PROGRAM = """
 import sys
 from netfleet.sites.operations.tls_refusals import trace_handshakes
 assert trace_handshakes()
-from netfleet.sites.network import grpc_transport
-grpc_transport.HANDSHAKE_TIMEOUT = 3.0
+from netfleet.sites.network import grpc_channels
+grpc_channels.HANDSHAKE_TIMEOUT = 3.0
 from netfleet.cli import main
 sys.exit(main(sys.argv[1:]))
 """

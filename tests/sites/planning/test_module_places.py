@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from netfleet.errors import ConfigError
+from netfleet.sites.doctor.findings import Report
+from netfleet.sites.doctor.local import MACHINE, open_folder
 from netfleet.sites.planning.module_places import PLACES_FILE, remember_places
 from netfleet.sites.policy.start import open_site
+from support.site_peers import Log
 from support.site_processes import plan_sites
 
 MODULE = "data_of_this_site"
@@ -41,6 +44,12 @@ def test_another_command_finds_the_module_again(folder: Path) -> None:
         open_site(folder / "s1")  # was never started
     assert open_site(folder / "s0").site.name == "s0"
     assert sys.path[-1] == str(folder.parent / "code")  # whatever else is there comes first
+
+
+def test_the_doctor_finds_the_module_too(folder: Path) -> None:
+    report = Report("s0")
+    assert open_folder(folder / "s0", None, report, Log(), MACHINE).experiment is not None
+    assert report.findings == []
 
 
 @pytest.mark.parametrize("text", ["", "[1", '{"a": 1}', "[1, null]"])

@@ -30,7 +30,8 @@ from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_plan, load_site
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile, load_nodes, parse_address
 from netfleet.sites.planning.overview import firewall, print_plan
-from netfleet.sites.planning.plan import load_planned, make_plan, write_plan
+from netfleet.sites.planning.plan import load_planned, make_plan
+from netfleet.sites.planning.plan_files import write_plan
 from netfleet.sites.relay.settings import RelaySettings, load_relay
 
 NAMES = ("hospital-a", "hospital_b", "C", "d4", "lab")
@@ -166,7 +167,8 @@ def test_the_run_hash_covers_weights_that_come_from_a_file(tmp_path: Path) -> No
         ("site.toml", r"\nnumber = 0", "\nnumber = 1", "are not those that were planned"),
         ("site.toml", r"\nnumber = 0", "\nnumber = -5", "are not those that were planned"),
         ("site.toml", r'\nname = "hospital-a"', '\nname = "hospital-z"', "are not those that were planned"),
-        ("site.toml", r'\nrun = "..', '\nrun = "zz', "is not the experiment of run zz"),
+        ("site.toml", r'\nrun = "..', '\nrun = "00', "is not the experiment of run 00"),
+        ("site.toml", r'\nrun = "..', '\nrun = "zz', "run must be 64 hexadecimal digits, got 'zz"),
         ("site.toml", r"\npatience = 0.0", "\npatience = -1.0", "patience must be a number of seconds"),
         ("site.toml", r"\npatience = 0.0", "\npatince = 1.0", r"site.toml: unknown key 'patince' in a site \(did you"),
         ("site.toml", r"\npatience = 0.0", "", "needs 'patience'"),

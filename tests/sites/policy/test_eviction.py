@@ -53,6 +53,29 @@ def test_no_certificate_of_an_evicted_site_counts(world: World, revoked_before: 
     assert peers.why_evicted("s2") is None
 
 
+@pytest.mark.parametrize("how", ["left", "evicted"])
+def test_nobody_misses_a_neighbour_that_is_away(world: World, how: str) -> None:
+    """s0 knows that s1 has left or was evicted; a site farther away hears from s0 that there is nothing to miss."""
+    outs = {"s1"} if how == "evicted" else set[str]()
+    outbox, far = Outbox(), Outbox()
+    site, _ = load_site(world.folder("s0"))
+    members = Membership(
+        world.folder("s0"), site, 10, outbox, Log().refused, evicted=lambda name: "it lies" if name in outs else None
+    )
+    other, _ = load_site(world.folder("s2"))
+    others = Membership(world.folder("s2"), other, 10, far, Log().refused)
+    for each in (members, others):
+        each.start(0)
+    if how == "left":
+        members.gone.add(1)
+    outbox.t = far.t = 9
+    others.known[0] = 9
+    assert members.sites_apart() == [2]
+    assert others.sites_apart() == [1]
+    others.note_rounds(1, 0, members.known_rounds())
+    assert others.sites_apart() == []
+
+
 def test_another_authority_cannot_evict(world: World) -> None:
     log = Log()
     peers, stranger = world.peers("s0", log), new_authority(world.authority.certificate.subject.rfc4514_string()[3:])
@@ -60,6 +83,14 @@ def test_another_authority_cannot_evict(world: World) -> None:
     (world.folder("s0") / "revoked.pem").write_bytes(made.pem)
     assert peers.why_evicted("s1") is None
     assert "signature" in log.whys()
+
+
+def test_a_new_site_cannot_be_a_neighbour_of_an_evicted_one(world: World, capsys: Any) -> None:
+    assert evict(world, "s1") == 0
+    words = ["admit", str(world.plan), "s3", "127.0.0.1:7777", "--neighbours"]
+    assert main([*words, "s0,s1"]) == 2
+    assert "--neighbours must be some of s0, s2, each once; got s0, s1" in capsys.readouterr().err
+    assert main([*words, "s0,s2"]) == 0
 
 
 def test_what_cannot_be_evicted(world: World, tmp_path: Path, capsys: Any) -> None:

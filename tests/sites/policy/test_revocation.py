@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from netfleet.cli import main
-from netfleet.errors import CertificateError, ConfigError
+from netfleet.errors import CertificateError, ConfigError, StorageError
 from netfleet.sites.planning import certificates as tls
-from netfleet.sites.planning.certificates import Authority, load_identity, read_certificate
+from netfleet.sites.planning.certificates import Authority, fingerprint, load_identity, read_certificate
 from netfleet.sites.policy.revocation import RevocationList
 from netfleet.sites.policy.revocation import revoke as next_list
 from support.site_peers import S1, Log, World, revoke
@@ -136,6 +136,20 @@ def test_a_bad_list_is_refused_and_the_last_good_one_stays_in_force(world: World
     assert "list 2 stays in force" in why
     with pytest.raises(ConfigError, match=words):
         world.peers("s0", Log())
+
+
+def test_a_list_of_which_no_copy_can_be_kept_is_taken_as_soon_as_it_can(world: World) -> None:
+    log, shown = Log(), world.identity("s1").certificate
+    peers, authority = world.peers("s0", log), read_certificate(world.folder("s0") / "ca.pem")
+    in_the_way = world.folder("s0") / f".revoked.seen-{fingerprint(authority)[:8]}.pem.tmp"
+    in_the_way.mkdir()
+    assert revoke(world, "s1") == 0
+    for _ in range(2):  # the old list is not in force again
+        with pytest.raises(StorageError, match="cannot write"):
+            peers.check(shown, S1)
+    in_the_way.rmdir()
+    with pytest.raises(CertificateError, match="was revoked"):
+        peers.check(shown, S1)
 
 
 def test_a_list_that_disappears_stays_in_force(world: World) -> None:

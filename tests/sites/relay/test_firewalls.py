@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from netfleet.cli import main
 from netfleet.runs.config import experiment
-from netfleet.sites.network import grpc_transport, inbound, links
+from netfleet.sites.network import grpc_channels, inbound, links
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.planning.plan import make_plan
+from netfleet.sites.planning.plan_files import write_plan
 from support.fork_server import ForkedPython
 from support.namespaces import Machines, enter, namespaces
 from support.site_processes import SiteProcesses, free_ports, hold_at, site_group
@@ -33,7 +34,7 @@ TABLE: dict[str, Any] = {
 def start_on(namespace: str, t: int = 0, gates: Any = None) -> None:
     """Before a site starts: it moves to its machine, loses no time, and waits after round t if there are gates."""
     enter(namespace)
-    grpc_transport.HANDSHAKE_TIMEOUT, inbound.GRACE, links.DIRECT_FIRST = 1.0, 0.5, 0.5
+    grpc_channels.HANDSHAKE_TIMEOUT, inbound.GRACE, links.DIRECT_FIRST = 1.0, 0.5, 0.5
     if gates is not None:
         hold_at(t, gates)
 

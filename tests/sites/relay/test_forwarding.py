@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from netfleet.sites.relay import forwarding
-from netfleet.sites.relay.forwarding import Forwarded, forward
+from netfleet.sites.relay.forwarding import Forwarded, accepted, forward
 from support.site_peers import run
 
 
@@ -89,5 +90,46 @@ def test_silence_and_a_broken_end_close_both(way: str) -> None:
                     b.close()
                 await task
         assert open_files() == before
+
+    run(scenario())
+
+
+def test_without_open_files_nothing_is_forwarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def scenario() -> None:
+        (a, a_there), (b, b_there) = pair(), pair()
+        with a, b:
+            assert await forward(a_there, b_there, 60) == Forwarded(0, 0)
+        assert a_there.fileno() == b_there.fileno() == -1
+
+    monkeypatch.setattr(forwarding, "_Pipe", none_left)
+    run(scenario())
+
+
+def test_all_other_work_has_its_turn_while_many_connect() -> None:
+    async def scenario() -> None:
+        turns, most = 0, 20
+
+        async def work() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=2 * most))
+            listener.setblocking(False)
+            for _ in range(most):
+                stack.enter_context(socket.create_connection(listener.getsockname()))
+            task, connections = asyncio.ensure_future(work()), accepted(listener)
+            for _ in range(most):
+                connection, host = await anext(connections)
+                connection.close()
+                assert host == "127.0.0.1"
+            task.cancel()
+            await connections.aclose()  # type: ignore[attr-defined]
+        assert turns >= most
 
     run(scenario())

@@ -6,17 +6,20 @@ import asyncio
 import itertools
 import shutil
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from netfleet.errors import TransportError
+from netfleet.cli import main
+from netfleet.errors import ConfigError, TransportError
 from netfleet.privacy.receipts.signing import Signer
 from netfleet.sites.network import links
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.inbound import Inbound
+from netfleet.sites.network.listening import listening
 from netfleet.sites.network.reverse import RELAYED
 from netfleet.sites.network.wire import Kind
 from netfleet.sites.planning.certificates import Identity, load_identity
@@ -24,7 +27,7 @@ from netfleet.sites.planning.folders import load_site
 from netfleet.sites.relay import client, server
 from netfleet.sites.relay.admission import BURST, RATE, Attempts
 from netfleet.sites.relay.client import RelayClient
-from netfleet.sites.relay.handshake import ACCEPT, DIAL, GREETING, RANDOM, REGISTER, introduce
+from netfleet.sites.relay.handshake import ACCEPT, DIAL, GREETING, RANDOM, REGISTER, TICKET, introduce, read_exactly
 from netfleet.sites.relay.server import Relay
 from support.site_peers import PATH, Log, World, ask, make_server, revoke, run
 from support.site_processes import free_ports, plan_sites
@@ -53,6 +56,29 @@ async def relaying(folder: Path, log: Log, kind: type[Relay] = Relay) -> AsyncIt
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("address", "ipv6", "host"),
+    [("[::]:7500", True, "::"), ("[::]:7500", False, "0.0.0.0"), ("127.0.0.1:7500", False, "127.0.0.1")],
+)
+def test_all_interfaces_are_those_that_the_kernel_has(address: str, ipv6: bool, host: str) -> None:
+    family, where = listening(address, lambda: ipv6)
+    assert (family, where[:2]) == (socket.AF_INET6 if host == "::" else socket.AF_INET, (host, 7500))
+
+
+def test_a_relay_that_is_not_there_is_named_with_the_cause(world: World) -> None:
+    async def scenario() -> None:
+        client = RelayClient("127.0.0.1:1", world.identity("s0"))
+        path = client.target("s1").removeprefix("unix:")
+        _, writer = await asyncio.open_unix_connection(path)
+        while not client.failure("s1"):
+            await asyncio.sleep(0.01)
+        writer.close()
+        await client.close()
+        assert client.failure("s1") == "the relay 127.0.0.1:1 cannot be reached: Connection refused"
+
+    run(scenario())
 
 
 async def introduced(relay: Relay, identity: Identity, role: str, about: str = "", address: str = "") -> socket.socket:
@@ -136,6 +162,125 @@ def test_a_host_that_leaves_its_handshakes_open_keeps_nobody_else_out(
     run(scenario())
 
 
+def test_many_hosts_that_leave_their_handshakes_open_do_not_keep_out_those_of_sites(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "STRANGERS", 2)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with relaying(folder, Log()) as relay, AsyncExitStack() as stack:
+            (await introduced(relay, world.identity("s0"), REGISTER)).close()
+            host, port = relay.address.rsplit(":", 1)
+            for number, greeted in ((2, True), (3, True), (4, False)):
+                sock = socket.create_connection((host, int(port)), source_address=(f"127.0.0.{number}", 0))
+                stack.callback(sock.close)
+                sock.setblocking(False)
+                assert bool(await loop.sock_recv(sock, 100)) is greeted
+            (await introduced(relay, world.identity("s0"), REGISTER)).close()
+
+    run(scenario())
+
+
+def test_a_site_that_sends_without_end_keeps_nobody_else_out(world: World, folder: Path) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with relaying(folder, Log()) as relay:
+            with await introduced(relay, world.identity("s0"), REGISTER) as registered:
+                await loop.sock_sendall(registered, b"a" * 100 * 64)
+                assert await loop.sock_recv(registered, 1) == b"a"
+                (await introduced(relay, world.identity("s1"), REGISTER)).close()
+                with pytest.raises(BlockingIOError):
+                    registered.recv(1)
+
+    run(scenario())
+
+
+def test_connections_of_sites_that_may_not_use_the_relay_any_more_are_closed(
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of an evicted site, whatever its certificate."""
+    monkeypatch.setattr(server, "CHECK", 0.05)
+
+    async def scenario() -> None:
+        s0, s1, log, loop = world.identity("s0"), world.impostor("s1"), Log(), asyncio.get_running_loop()
+        async with relaying(folder, log) as relay:
+            registered = await introduced(relay, s0, REGISTER)
+            dialling = asyncio.ensure_future(introduced(relay, s1, DIAL, "s0"))
+            ticket = await read_exactly(registered, 17)
+            accepted = await introduced(relay, s0, ACCEPT, ticket[1:].hex())
+            dialled = await dialling
+            await asyncio.sleep(0.1)
+            await loop.sock_sendall(dialled, b"hello")
+            assert await loop.sock_recv(accepted, 10) == b"hello"
+            assert main(["evict", str(world.plan), "s1", "--why", "it sends noise"]) == 0
+            shutil.copy(world.plan / "operator" / "revoked.pem", folder)
+            assert await loop.sock_recv(accepted, 10) == await loop.sock_recv(dialled, 10) == b""
+            assert log.refusals == [("s1", "it was evicted (it sends noise)")]
+            with pytest.raises(TransportError, match="it was evicted"):
+                await introduced(relay, s1, REGISTER)
+            for sock in (registered, accepted, dialled):
+                sock.close()
+
+    run(scenario())
+
+
+def test_an_address_at_which_nobody_answers_does_not_keep_a_site_from_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "EACH", 0.1)
+    silent, good = (socket.create_server(("127.0.0.1", 0), backlog=0) for _ in range(2))
+
+    async def addresses(*_: object, **__: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", each.getsockname()) for each in (silent, good)]
+
+    async def scenario() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
+        (await client._connect("relay.example.org:7500")).close()
+
+    with silent, good, socket.create_connection(silent.getsockname()):  # its queue is full
+        run(scenario())
+
+
+def test_a_temporary_folder_with_a_long_name_is_said(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        site = RelayClient("127.0.0.1:1", world.identity("s0"))
+        with pytest.raises(ConfigError, match=r"path too long.*set TMPDIR to a folder with a short name"):
+            site.target("s1")
+        await site.close()
+
+    (long := tmp_path / ("long" * 25)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    run(scenario())
+
+
+def test_a_relay_cannot_fill_a_site_with_tickets(world: World) -> None:
+    begun = 0
+
+    class Flooded(RelayClient):
+        async def _connected(self, role: str, about: str) -> socket.socket:
+            nonlocal begun
+            if role == REGISTER:
+                ours.setblocking(False)
+                return ours
+            begun += 1
+            return await asyncio.get_running_loop().create_future()
+
+    async def scenario() -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=2 * client.MOST) as own:
+            site = Flooded("127.0.0.1:1", world.identity("s0"), registers=True)
+            site.register(own.getsockname()[1])
+            theirs.sendall((TICKET + bytes(16)) * 4 * client.MOST + b"?")  # and something that is no ticket
+            while ours.fileno() >= 0:
+                await asyncio.sleep(0)
+            assert begun == client.MOST
+            await site.close()
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        run(scenario())
+
+
 def test_hellos_are_bounded_and_checked(folder: Path) -> None:
     async def answer(relay: Relay, data: bytes) -> bytes:
         host, port = relay.address.rsplit(":", 1)
@@ -172,7 +317,7 @@ def test_hellos_are_bounded_and_checked(folder: Path) -> None:
 
 def test_a_fault_in_one_connection_leaves_the_others_alone(world: World, folder: Path) -> None:
     class Faulty(Relay):
-        async def _dial(self, connection: socket.socket, name: str, to: str) -> None:
+        async def _dial(self, dialling: object) -> None:
             raise UnicodeError("a fault")
 
     async def scenario() -> None:

@@ -21,11 +21,11 @@ from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wire import Kind
 from netfleet.sites.operations.logs import Log
+from netfleet.sites.planning.admit import admit
 from netfleet.sites.planning.certificates import (
     load_authority,
 )
 from netfleet.sites.planning.nodes_file import NodeEntry
-from netfleet.sites.planning.plan import admit
 from netfleet.sites.runtime.exchange import SiteSession, Waiting
 from netfleet.sites.runtime.join_leave import model_message
 from netfleet.sites.runtime.link_keys import KEYS_FILE, LinkKeys, Statement, parse_statement

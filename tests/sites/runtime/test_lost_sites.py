@@ -62,8 +62,9 @@ def test_two_of_six_lost_for_good(tmp_path: Path, table: dict[str, Any]) -> None
         assert set(sites.wait(*rest).values()) == {0}
         assert gap(sites, rest) < 1e-12
         check_optimum(sites, rest, optimum(quadratics(6), numbers(rest)), atol=1e-8)
-        lost = {event["neighbour"] for name in rest for event in sites.events(name, "lost")}
-        assert lost == set(deaths)
+        lost = [event for name in rest for event in sites.events(name, "lost")]
+        assert {event["neighbour"] for event in lost} == set(deaths)
+        assert all("patience: cannot be reached (" in event["why"] for event in lost)
 
 
 def test_accuracy_recovers_when_two_of_six_are_lost(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from netfleet.privacy.account import SiteAccount
 from netfleet.privacy.receipts.lines import RolledBack, Sent
 from netfleet.sites.network.wire import Frame, Kind, check_origin
 from netfleet.sites.planning.rollbacks import NONE, Pending, Rollbacks, read_rollbacks, rollbacks_in, write_rollbacks
-from netfleet.sites.runtime.kept import available, kept_rounds, restore
+from netfleet.sites.runtime.kept import available, keep_last, kept_rounds
 from netfleet.sites.runtime.membership import links_before, write_links
 from netfleet.sites.runtime.rollback import roll_back, shared_rounds, site_rounds
 from support.receipts import check_records, entries
@@ -54,6 +54,14 @@ def test_sites_that_are_some_rounds_apart_have_rounds_in_common(t: int, apart: i
     shared = kept_rounds(t, keep) & kept_rounds(t + apart, keep)
     assert shared
     assert t - max(shared) <= 2 * apart
+
+
+def test_what_a_crash_has_left_of_a_kept_checkpoint_goes(tmp_path: Path, once: MemorySites) -> None:
+    folder = copied(once, tmp_path).folder / "s0"
+    (folder / "kept" / "8" / "checkpoint.json").unlink()
+    assert 8 not in available(folder)
+    keep_last(folder, {12, 16})
+    assert sorted(path.name for path in (folder / "kept").iterdir()) == ["12", "16"]
 
 
 # ---- which sites may train together ----
@@ -235,31 +243,43 @@ def test_none_goes_back_if_one_cannot(tmp_path: Path, once: MemorySites, capsys:
     assert "all of them: 0, 8, 12, 14, 15, 16" in capsys.readouterr().out
 
 
-def test_a_kept_checkpoint_without_its_file_is_refused(tmp_path: Path, once: MemorySites) -> None:
+@pytest.mark.parametrize("damage", ["lost", "altered", "another"])
+def test_no_site_goes_back_if_one_has_a_damaged_checkpoint(tmp_path: Path, once: MemorySites, damage: str) -> None:
     sites = copied(once, tmp_path)
-    (state,) = (sites.folder / "s0" / "kept" / "8").glob("*.safetensors")
+    found, kept = [site_rounds(folder) for folder in sites.folders()], sites.folder / "s3" / "kept"
+    (state,) = (kept / "8").glob("*.safetensors")
+    whole = state.read_bytes()
     state.unlink()
-    with pytest.raises(CheckpointError, match="is missing; go back to another round: 0, 8, 12"):
-        restore(sites.folder / "s0", 8)
+    if damage == "altered":
+        state.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    elif damage == "another":
+        shutil.rmtree(kept / "8")
+        shutil.copytree(kept / "12", kept / "8")
+    words = {"lost": "is missing", "altered": "is damaged", "another": "is not a checkpoint of round 8"}
+    with pytest.raises(CheckpointError, match=rf"{words[damage]}.*; go back to another round: 0, 12"):
+        roll_back(sites.folders(), 8)
+    assert [site_rounds(folder) for folder in sites.folders()] == found
+    roll_back(sites.folders(), 12)
+    assert {site_rounds(folder).reached for folder in sites.folders()} == {12}
+
+
+def test_a_site_that_has_lost_its_last_checkpoint_can_go_back(tmp_path: Path, once: MemorySites) -> None:
+    sites = copied(once, tmp_path)
+    (sites.folder / "s1" / "run" / "checkpoint.json").unlink()
+    roll_back(sites.folders(), 8)
+    train(sites)
 
 
 def test_an_interrupted_rollback_is_completed_by_the_same_command(tmp_path: Path, once: MemorySites) -> None:
     sites = copied(once, tmp_path)
     folders = sites.folders()
-    roll_back(folders[:2], 8)  # and then the machine crashed
-    (damaged,) = (folders[3] / "kept" / "8").glob("*.safetensors")
-    whole = damaged.read_bytes()
-    damaged.unlink()
-    damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(CheckpointError, match="is damaged"):
-        roll_back(folders, 8)
-    assert read_rollbacks(folders[3]).pending
+    roll_back(folders[:2], 8)
+    write_rollbacks(folders[3], Pending(NONE.next(8), True, 16))  # and then the machine crashed
     sites.start("s3")
     with pytest.raises(ConfigError, match="was interrupted; complete it"):
         sites.end("s3")
     with pytest.raises(ConfigError, match="the rollback to round 8 is not complete"):
         roll_back(folders[3:], 12)
-    damaged.write_bytes(whole)
     roll_back(folders, 8)
     assert {read_rollbacks(folder) for folder in folders} == {Pending(Rollbacks().next(8), False, 16)}
     assert roll_back(folders, 8) == []  # nothing to do

@@ -11,7 +11,7 @@ from netfleet.errors import CertificateError, FrameError, TransportError
 from netfleet.sites.doctor.questions import MOST_BYTES, Question, SiteAnswer, pack, random_frames, unpack
 from netfleet.sites.network import wire
 from netfleet.sites.network.rate_limit import RateLimit
-from netfleet.sites.network.transport import Busy, Caller, Refused, Transport
+from netfleet.sites.network.transport import NO_NEIGHBOUR, Busy, Caller, Refused, Transport
 from netfleet.sites.network.wire import Frame, Kind
 from netfleet.sites.operations.logs import printable
 from netfleet.sites.planning.folders import Neighbour, Site
@@ -122,7 +122,7 @@ class DoctorServer:
     def _checked(self, caller: Caller) -> Neighbour:
         neighbour = self._neighbours.get(caller.name)
         if neighbour is None:
-            raise FrameError("its certificate is good, but it is not a neighbour")
+            raise FrameError(NO_NEIGHBOUR)
         if self._peers is not None:
             self._peers.check(caller.certificate, neighbour)
         return neighbour

@@ -35,7 +35,7 @@ def link_findings(
     name = link.neighbour.name
     if link.answer is None:
         assert link.failure is not None
-        found = _failure(link.failure, diagnosis)
+        found = _of_relay(link) or _failure(link.failure, diagnosis)
         more = " (it does reach this site)" if heard else ""
         yield Finding("error", found.check, name, found.what + more, found.cure)
         return
@@ -77,6 +77,15 @@ def _cannot_dial(site: Site, link: Link) -> Finding:
 def is_refusal(failure: TransportError) -> bool:
     """Whether the other site was reached and said no."""
     return str(failure).startswith("refuses: ")
+
+
+def _of_relay(link: Link) -> Diagnosis | None:
+    """Whether the relay is why a neighbour that only dials out did not answer."""
+    _, relay, said = str(link.failure).partition("(the relay ")
+    if link.neighbour.address or not relay or "is not connected to the relay" in said:
+        return None
+    what = f"can be reached by the relay only, and the relay {said.removesuffix(')').replace(';', ',')}"
+    return Diagnosis("relay", what, "see whether netfleet relay runs there, and let this site dial it")
 
 
 def _failure(failure: TransportError, diagnosis: Diagnosis | None) -> Diagnosis:

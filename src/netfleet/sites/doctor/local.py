@@ -13,16 +13,15 @@ from typing import NamedTuple
 
 from netfleet.errors import CertificateError, PolicyError, RecordError
 from netfleet.privacy.receipts.record import RECORD_FILE, Torn, check_head, missing_lines, read_head, read_record
-from netfleet.registry import make_importable
 from netfleet.runs import checkpoint
 from netfleet.runs.config import Experiment
 from netfleet.sites.costs.rounds import Rounds
 from netfleet.sites.costs.speed import SPAN, measure_saving
 from netfleet.sites.doctor.findings import Report
 from netfleet.sites.doctor.free import free_disk, free_memory, is_writable
+from netfleet.sites.network.listening import listening
 from netfleet.sites.planning.certificates import Identity, load_identity
 from netfleet.sites.planning.folders import (
-    EXPERIMENT_FILE,
     LEAVE_FILE,
     RUN_FOLDER,
     Neighbour,
@@ -31,12 +30,14 @@ from netfleet.sites.planning.folders import (
     load_site,
     read_site,
 )
-from netfleet.sites.planning.nodes_file import parse_address
+from netfleet.sites.planning.module_places import make_site_importable
 from netfleet.sites.policy.in_force import PolicyInForce, find_policy
 from netfleet.sites.policy.peers import SitePeers
 from netfleet.sites.policy.revocation import Events
 from netfleet.sites.policy.rules import Finding as RuleFinding
 from netfleet.sites.policy.start import findings_before_import
+from netfleet.sites.runtime.alarms import read_alarms
+from netfleet.sites.runtime.membership import read_links
 
 
 class Machine(NamedTuple):
@@ -85,12 +86,13 @@ def open_folder(folder: Path, policy: Path | None, report: Report, log: Events, 
     if identity is not None:
         with report.catching("pins"):
             peers = SitePeers(folder, identity.ca, identity.certificate, log, in_force)
+            neighbours = [each for each in neighbours if peers.why_evicted(each.name) is None]
     return OpenFolder(folder, site, neighbours, in_force, experiment, identity, peers)
 
 
 def _policy(folder: Path, given: Path | None, report: Report) -> tuple[PolicyInForce, bool]:
     """The policy in force, and whether the plan's code may be imported."""
-    make_importable(str(folder / EXPERIMENT_FILE))
+    make_site_importable(folder)
     try:
         in_force = find_policy(folder, given)
     except PolicyError as error:
@@ -130,6 +132,9 @@ def check_folder(opened: OpenFolder, report: Report, machine: Machine, runs: boo
     if (folder / RECORD_FILE).exists():
         with report.catching("record"):
             report.note("record", f"{_check_record(folder)} lines, none is missing or altered")
+    for read in (read_alarms, read_links):
+        with report.catching("checkpoint"):
+            read(folder)
     if checkpoint.exists(run) and not runs:
         with report.catching("checkpoint"):
             for path in run.glob("checkpoint-*.safetensors"):
@@ -175,12 +180,9 @@ def check_port(opened: OpenFolder, report: Report) -> bool:
     if not opened.site.listen:
         report.note("port", "none: this site only dials out")
         return True
-    address = parse_address(opened.site.listen, "listen")
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with closing(socket.socket(family, kind, protocol)) as probe:
+        family, where = listening(opened.site.listen)
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
             probe.listen(1)

@@ -54,7 +54,8 @@ def examine_plan(
     """Check a plan's folder, or the operator's alone; raises if it is neither."""
     operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
     plan, report = load_plan(operator), Report(folder.resolve().name)
-    sites = [*plan.sites, *admitted(operator)]
+    identity, peers = _identity(operator, report, machine)
+    sites = _taking_part([*plan.sites, *admitted(operator)], peers, report)
     report.note("plan", f"run {plan.run[:12]}, {plan.algorithm}, {plan.rounds} rounds, {len(sites)} sites")
     here = {site.name: folder / site.name for site in sites if (folder / site.name / SITE_FILE).is_file()}
     found = _folders(here, plan.run, report)
@@ -62,13 +63,6 @@ def examine_plan(
         if site.name in found:
             _check_planned(site, found[site.name], report)
     _check_pairs(found, here, report)
-    peers, identity = None, None
-    with report.catching("certificate", OPERATOR):
-        identity = load_identity(operator, OPERATOR, machine.now())
-        check_expiry(identity.expires, None, machine.now(), report, OPERATOR)
-    with report.catching("pins", OPERATOR):
-        peers = None if identity is None else KnownPeers(operator, identity.ca)
-    answers = []
     if identity is not None and peers is not None:
         answers = ask(sites, identity, peers)
         _check_running(answers, {site.name: site for site in sites}, diagnose or probe_with(operator), report)
@@ -76,6 +70,25 @@ def examine_plan(
         _check_lists(operator, here, answers, report)
     report.findings = sort_findings(report.findings)
     return report
+
+
+def _identity(operator: Path, report: Report, machine: Machine) -> tuple[Identity | None, KnownPeers | None]:
+    """The operator's certificate and those that it knows; None is what is broken."""
+    identity = peers = None
+    with report.catching("certificate", OPERATOR):
+        identity = load_identity(operator, OPERATOR, machine.now())
+        check_expiry(identity.expires, None, machine.now(), report, OPERATOR)
+    with report.catching("pins", OPERATOR):
+        peers = None if identity is None else KnownPeers(operator, identity.ca)
+    return identity, peers
+
+
+def _taking_part(sites: Sequence[Site], peers: KnownPeers | None, report: Report) -> list[Site]:
+    """Without those that the operator has evicted: nothing of theirs matters any more."""
+    evicted = {} if peers is None else {site.name: why for site in sites if (why := peers.why_evicted(site.name))}
+    if evicted:
+        report.note("evicted", ", ".join(f"{name} ({why})" for name, why in evicted.items()))
+    return [site for site in sites if site.name not in evicted]
 
 
 def _folders(here: dict[str, Path], run: str, report: Report) -> dict[str, Site]:

@@ -113,7 +113,8 @@ def examine_site(
         else:
             serves = mine and check_port(opened, report)
             if not mine:
-                report.note("port", f"{opened.site.listen}, served by the site's process, which runs")
+                place = opened.site.listen or "none: this site only dials out"
+                report.note("port", f"{place}; its process runs")
             links = Links(opened, around.transport(opened), around.diagnose, heard, report)
             with around.watching(heard.refused):
                 asyncio.run(links.examine(computed.message, wait, serves, say))
@@ -154,7 +155,8 @@ class Links:
             if serves:
                 with self._report.catching("port"):
                     await stack.enter_async_context(self._transport.serve(server))
-                    self._report.note("port", f"listens at {site.listen}")
+                    if site.listen:
+                        self._report.note("port", f"listens at {site.listen}")
             if wait:
                 names = ", ".join(each.name for each in neighbours)
                 say(f"{site.name}: asks {names}, and waits for them up to {wait:.0f} s; Ctrl-C ends the wait")

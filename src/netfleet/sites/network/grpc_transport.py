@@ -1,4 +1,4 @@
-"""gRPC over mutual TLS. What gRPC raises becomes netfleet's errors here, and nowhere else.
+"""gRPC over mutual TLS. What gRPC raises becomes netfleet's errors here (`translated`), and nowhere else.
 
 A site asks a neighbour over a connection that it made to its address; or else over one that the neighbour has made
 (`reverse.py`); or else through the relay, if there is one.
@@ -7,51 +7,30 @@ A site asks a neighbour over a connection that it made to its address; or else o
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 
 import grpc
 import grpc.aio
 
-from netfleet.errors import CertificateError, ConfigError, FrameError, TransportError
-from netfleet.sites.network.grpc_service import LARGEST, PULL, STATUS, Service
+from netfleet.errors import CertificateError, TransportError
+from netfleet.sites.network.grpc_channels import (
+    STATUS_OPTIONS,
+    link_options,
+    listen,
+    open_channel,
+    reconnect_pauses,
+    server_options,
+    translated,
+)
+from netfleet.sites.network.grpc_service import PULL, STATUS, Service
 from netfleet.sites.network.inbound import Inbound
 from netfleet.sites.network.links import Link
-from netfleet.sites.network.pauses import growing
 from netfleet.sites.network.reverse import OPEN, RELAYED, Offer, ReverseCall, ReverseCalls
-from netfleet.sites.network.transport import DIRECT, REVERSE, Busy, Caller, Handler, Way
-from netfleet.sites.operations.logs import printable
-from netfleet.sites.operations.tls_refusals import NOT_PINNED, OTHER_AUTHORITY, failure
+from netfleet.sites.network.transport import DIRECT, REVERSE, Caller, Handler, Way
 from netfleet.sites.planning.certificates import Identity, first_certificate
 from netfleet.sites.planning.folders import Neighbour, Site
 from netfleet.sites.policy.peers import AnyPeers, Peers
 from netfleet.sites.relay.client import LOOPBACK, RelayClient
-
-#: Seconds for a TLS handshake; a connection that takes longer is closed. As many for a connection without an answer.
-HANDSHAKE_TIMEOUT = 10.0
-#: Pauses before a connection is tried again grow from the first to the second, in seconds.
-RECONNECT = (0.1, 1.0)
-#: Bytes of the largest status.
-LARGEST_STATUS = 4 << 20
-_BOTH = [
-    ("grpc.max_receive_message_length", LARGEST),
-    ("grpc.max_send_message_length", LARGEST),
-    ("grpc.max_metadata_size", 8192),
-    ("grpc.absolute_max_metadata_size", 16384),
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),  # a site that computes for hours must learn that a connection is dead
-]
-#: Bounds what a client without a certificate can use: connections (fewer than the process may open files) and time.
-_SERVER = [
-    *_BOTH,
-    ("grpc.so_reuseport", 0),
-    ("grpc.max_concurrent_streams", 16),
-    ("grpc.max_allowed_incoming_connections", 400),
-    ("grpc.max_connection_idle_ms", 600_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-]
-#: What gRPC says to callers when its server stops.
-_STOPS = "Cancelling all calls"
-_CLIENT = [*_BOTH, ("grpc.enable_retries", 0)]
 
 
 class GrpcTransport:
@@ -133,14 +112,13 @@ class GrpcTransport:
         known = self._links.get(to.name)
         if known is not None and known.roots == roots:
             return known
-        first, most = (round(1000 * seconds) for seconds in RECONNECT)
-        pauses = [("grpc.initial_reconnect_backoff_ms", first), ("grpc.max_reconnect_backoff_ms", most)]
-        pauses.append(("grpc.min_reconnect_backoff_ms", round(1000 * HANDSHAKE_TIMEOUT)))
-        own, relay = [*_CLIENT, *pauses], self._relay
+        relay, options = self._relay, link_options()
         link = Link(
             roots,
-            self._connect(to, to.address, own, roots) if to.address else None,
-            None if relay is None else lambda: self._connect(to, relay.target(to.name), own, roots),
+            open_channel(self._identity, to.name, to.address, roots, options) if to.address else None,
+            None
+            if relay is None
+            else lambda: open_channel(self._identity, to.name, relay.target(to.name), roots, options),
         )
         self._links[to.name] = link
         if known is not None:
@@ -162,17 +140,17 @@ class GrpcTransport:
 
     async def _keep_open(self, to: Neighbour, handler: Handler) -> None:
         """Keep one call open at a neighbour, by which it may ask."""
-        pauses = growing(*RECONNECT)
-        offer = Offer(handler, lambda: self._caller(to), lambda why: self._inbound.not_dialled(to.name, why))
+        pauses = reconnect_pauses()
         while True:
             try:
-                link = await self._link(to, self._peers.roots(to.name))
+                roots = self._peers.roots(to.name)
+                link = await self._link(to, roots)
                 channel = link.channel
                 if channel is None:
                     return
-                if not await offer.answer_one(channel):
+                if not await self._offer(to, roots, handler).answer_one(channel):
                     await link.rest()
-                pauses = growing(*RECONNECT)
+                pauses = reconnect_pauses()
                 continue
             except grpc.aio.AioRpcError as error:
                 if error.code() == grpc.StatusCode.UNIMPLEMENTED:  # an earlier version
@@ -185,14 +163,19 @@ class GrpcTransport:
                     raise
             await asyncio.sleep(next(pauses))
 
-    def _caller(self, to: Neighbour) -> Caller:
-        """A neighbour that asks over a connection that this site made: TLS has accepted it by the pinned certificates.
+    def _offer(self, to: Neighbour, roots: bytes, handler: Handler) -> Offer:
+        told = partial(self._inbound.not_dialled, to.name)
+        return Offer(handler, lambda: self._caller(to, roots), told)
+
+    def _caller(self, to: Neighbour, roots: bytes) -> Caller:
+        """A neighbour that asks over a connection that this site made: TLS has accepted it by these certificates.
 
         A neighbour that is not pinned yet has to show itself first, by a request of its own.
         """
-        roots = self._peers.roots(to.name)
         shown = b"" if roots == self._identity.ca else first_certificate(roots)
         self._peers.check(shown, to)
+        if self._peers.roots(to.name) != roots:  # it may have shown one that does not count any more
+            raise CertificateError("it was connected while other certificates of it counted; it is connected again")
         return Caller(to.name, to.address or RELAYED, shown)
 
     async def status(self, to: Site | Neighbour, seconds: float) -> bytes:
@@ -227,8 +210,8 @@ class GrpcTransport:
 
     async def status_at(self, to: Site | Neighbour, target: str, seconds: float) -> bytes:
         """Ask a site once for its status in one of these ways."""
-        options, roots = [("grpc.max_receive_message_length", LARGEST_STATUS)], self._peers.roots(to.name)
-        async with self._connect(to, target, options, roots) as channel:
+        roots = self._peers.roots(to.name)
+        async with open_channel(self._identity, to.name, target, roots, STATUS_OPTIONS) as channel:
             try:
                 answer: bytes = await channel.unary_unary(STATUS)(b"", timeout=seconds, wait_for_ready=False)
                 return answer
@@ -237,31 +220,23 @@ class GrpcTransport:
                     raise TransportError(f"did not answer within {seconds:g} s") from None
                 raise self._translated(error, to, roots, target == to.address) from None
 
-    def _connect(
-        self, to: Site | Neighbour, target: str, options: list[tuple[str, int]], roots: bytes
-    ) -> grpc.aio.Channel:
-        named = [*options, ("grpc.ssl_target_name_override", to.name)]
-        credentials = grpc.ssl_channel_credentials(roots, self._identity.key, self._identity.certificate)
-        return grpc.aio.secure_channel(target, credentials, options=named)
-
     def _translated(
         self, error: grpc.aio.AioRpcError, to: Site | Neighbour, roots: bytes, direct: bool
     ) -> TransportError:
         relayed = "" if direct or self._relay is None else self._relay.failure(to.name)
         if relayed and error.code() == grpc.StatusCode.UNAVAILABLE:
             return TransportError(f"cannot be reached ({relayed})")
-        return _translated(error, pinned=roots != self._identity.ca)
+        return translated(error, pinned=roots != self._identity.ca)
 
     @asynccontextmanager
     async def serve(self, handler: Handler) -> AsyncIterator[None]:
-        handshake = ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE_TIMEOUT))
-        server = grpc.aio.server(options=[*_SERVER, handshake])
+        server = grpc.aio.server(options=server_options())
         relay = self._relay if self._relay is not None and self._relay.registers else None
         relayed = (lambda peer: False) if relay is None else relay.has_accepted
         server.add_generic_rpc_handlers((Service(handler, self._reverse, self._inbound, relayed),))
         if self._listen:
-            self._bind(server, self._listen)
-        port = 0 if relay is None else self._bind(server, f"{LOOPBACK}:0")
+            listen(server, self._identity, self._listen)
+        port = 0 if relay is None else listen(server, self._identity, f"{LOOPBACK}:0")
         await server.start()
         if relay is not None:
             relay.register(port)
@@ -272,17 +247,6 @@ class GrpcTransport:
             await self._stop_offering()
             self._reverse.end_all()
             await server.stop(grace=1)
-
-    def _bind(self, server: grpc.aio.Server, address: str) -> int:
-        """Let a server listen at an address; returns the port."""
-        own = [(self._identity.key, self._identity.certificate)]
-        credentials = grpc.ssl_server_credentials(own, self._identity.ca, require_client_auth=True)
-        try:
-            return int(server.add_secure_port(address, credentials))
-        except RuntimeError as error:
-            raise ConfigError(
-                f"cannot listen on {address} ({error}); free the port, or change listen in site.toml"
-            ) from None
 
     async def _stop_offering(self) -> None:
         self._handler = None
@@ -302,22 +266,3 @@ def _is_cancelled() -> bool:
     """Whether somebody cancels this task: gRPC also raises CancelledError when the connection of a call is closed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _translated(error: grpc.aio.AioRpcError, pinned: bool = False) -> TransportError:
-    """Why a call failed; the other site is the subject. `pinned` says that TLS knows it by its own certificate."""
-    words, code = printable((error.details() or error.code().name).splitlines()[0]), error.code()
-    if words == _STOPS:
-        return TransportError("is stopping")
-    if "message larger than max" in words:
-        return FrameError(f"an oversized frame: more than {LARGEST} bytes")
-    if code == grpc.StatusCode.UNAVAILABLE:
-        if (why := failure(words)) is not None:
-            if pinned and why == OTHER_AUTHORITY:
-                return CertificateError(f"answers with {NOT_PINNED}; if it was renewed: netfleet pin")
-            return TransportError(f"answers with {why}")
-        last = words.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")[-160:]
-        return TransportError(f"cannot be reached ({last})")
-    if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return Busy(f"refuses: {words}")
-    return TransportError(f"refuses: {words}" if code == grpc.StatusCode.PERMISSION_DENIED else words)

@@ -104,12 +104,13 @@ class Offer:
     """What a site answers over the calls that it opens at one neighbour."""
 
     handler: Handler
-    caller: Callable[[], Caller]  # the neighbour; raises CertificateError if it may not ask now
+    caller: Callable[[], Caller]  # the neighbour; raises CertificateError if it may not ask now, over this connection
     not_dialled: Callable[[str], None]  # the neighbour says why it could not dial this site
 
     async def answer_one(self, channel: grpc.aio.Channel) -> bool:
         """Open a call, wait for a request and answer it; False if the neighbour ended the call before it asked."""
-        caller, call = self.caller(), channel.stream_stream(ATTACH)()
+        self.caller()
+        call = channel.stream_stream(ATTACH)()
         try:
             await call.initial_metadata()
             open_ = not call.done()
@@ -120,7 +121,7 @@ class Offer:
                     raise
                 return False
             if request is not None:
-                await _while_open(call, self._answer(caller, request, call))
+                await _while_open(call, self._answer(request, call))
             return request is not None
         finally:
             call.cancel()
@@ -131,12 +132,13 @@ class Offer:
             self.not_dialled(data.removeprefix(NOT_DIALLED).decode("utf-8", "replace"))
         return None if data is grpc.aio.EOF else bytes(data)
 
-    async def _answer(self, caller: Caller, request: bytes, call: grpc.aio.StreamStreamCall) -> None:
+    async def _answer(self, request: bytes, call: grpc.aio.StreamStreamCall) -> None:
         async def read() -> bytes:
             return request
 
         end = END
         try:
+            caller = self.caller()  # again: the call may have been open for hours
             async with aclosing(self.handler.pull(caller, read)) as answers:
                 async for data in answers:
                     await call.write(data)

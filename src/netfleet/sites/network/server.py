@@ -15,14 +15,13 @@ from netfleet.sites.network.outbox import Message, Outbox
 from netfleet.sites.network.rate_limit import RateLimit, Served
 from netfleet.sites.network.receipt_format import pack_note, unpack_receipts
 from netfleet.sites.network.receipts import WHAT, Receipts
-from netfleet.sites.network.transport import HOLD, Busy, Caller, Contact, Refused
+from netfleet.sites.network.transport import HOLD, NO_NEIGHBOUR, Busy, Caller, Contact, Refused
 from netfleet.sites.network.wait_cause import Cause, pack_cause
 from netfleet.sites.network.wire import Frame, Kind
 from netfleet.sites.planning.certificates import OPERATOR
 from netfleet.sites.planning.folders import Neighbour, Site
 from netfleet.sites.policy.peers import Peers
 
-_NO_NEIGHBOUR = "its certificate is good, but it is not a neighbour"
 _REQUESTS = tuple(
     kind.name for kind in (Kind.PULL, Kind.JOIN, Kind.MODEL, Kind.FACTS, Kind.KEY, Kind.RECEIPTS, Kind.CHECK)
 )
@@ -120,7 +119,7 @@ class SiteServer:
         """A request that may be answered, and its sender."""
         contact = self._members.find_neighbour(name)
         if contact is None:
-            raise FrameError(_NO_NEIGHBOUR)
+            raise FrameError(NO_NEIGHBOUR)
         frame, j = wire.decode(request), contact.neighbour.number
         run = frame.run if frame.kind == Kind.CHECK else self._run  # a doctor learns by the answer that plans differ
         wire.check_origin(frame, run, j, whatever_rollbacks=frame.kind == Kind.JOIN)
@@ -210,7 +209,7 @@ class SiteServer:
     def check_neighbour(self, caller: Caller) -> None:
         try:
             if self._members.find_neighbour(caller.name) is None:
-                raise FrameError(_NO_NEIGHBOUR)
+                raise FrameError(NO_NEIGHBOUR)
             self._check_certificate(caller)
         except (FrameError, CertificateError) as error:
             self._refused(str(caller), str(error))

@@ -21,6 +21,8 @@ from netfleet.sites.policy.peers import Peers
 #: yet" about once a second: that is its sign of life.
 HOLD = 1.0
 
+#: Why somebody with a good certificate is rejected.
+NO_NEIGHBOUR = "its certificate is good, but it is not a neighbour"
 #: Ways to a site, beside the relay.
 DIRECT, REVERSE = "direct", "reverse"
 #: Called with every rejection: who sent it, and why it is rejected.

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from netfleet.errors import ConfigError, StorageError
+from netfleet.errors import ConfigError, NetfleetError
 from netfleet.files import write_atomically
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _show(
     path: Path, loop: "LoopThread", status: Callable[[], "SiteStatus"], interval: float, ended: threading.Event
 ) -> None:
     while not ended.is_set():
-        with suppress(NoAnswer, StorageError):  # the file then becomes old
+        with suppress(NoAnswer, NetfleetError):  # the file then becomes old
             _write(path, loop.start(_asked(status)).result(timeout=interval))
         ended.wait(interval)
 

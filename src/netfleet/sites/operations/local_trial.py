@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from netfleet.errors import TransportError
 from netfleet.runs.history import describe
 from netfleet.runs.progress import in_words
 from netfleet.sites.operations.status import SiteStatus, ask_all
@@ -30,10 +31,11 @@ def up(folder: Path, sites: Sequence[Site], operator: Identity, console: Console
     columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[note]}"))
     progress = Progress(*columns, console=console, disable=not console.is_terminal)
     relay = sites[0].relay if (folder / RELAY_FOLDER).is_dir() else ""
-    with _relay(folder, relay), _started(folder, sites) as running, progress:
+    with running_relay(folder, relay) as check, _started(folder, sites) as running, progress:
         bars = {site.name: progress.add_task(site.name, total=None, note="starts") for site in sites}
         while not _all_ended(running.values(), INTERVAL):
-            for answer in ask_all(sites, operator, INTERVAL, relay=relay):
+            check()
+            for answer in ask_all(sites, operator, INTERVAL):
                 if answer.status is not None:
                     _show(answer.status, progress, bars[answer.name])
         for name, process in running.items():
@@ -61,18 +63,23 @@ def _show(status: SiteStatus, progress: Progress, bar: TaskID) -> None:
 
 
 @contextlib.contextmanager
-def _relay(folder: Path, address: str) -> Iterator[None]:
-    """The plan's relay, if it has one; it ends with the context."""
+def running_relay(folder: Path, address: str) -> Iterator[Callable[[], None]]:
+    """The plan's relay, if it has one; it ends with the context. Gives a check that raises if it has ended before."""
     if not address:
-        yield
+        yield lambda: None
         return
     command = [sys.executable, "-m", "netfleet", "relay", str(folder / RELAY_FOLDER), "--log", "json"]
     with (
         open(folder / RELAY_FOLDER / LOG_FILE, "ab") as log,
         subprocess.Popen(command, stdout=log, stderr=log) as relay,
     ):
+
+        def check() -> None:
+            if relay.poll() is not None:  # sites without an address would wait for it
+                raise TransportError(f"the relay has ended (exit code {relay.poll()}); see {log.name}")
+
         try:
-            yield
+            yield check
         finally:
             relay.terminate()
 

@@ -9,9 +9,10 @@ import time
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from rich.console import Console
 
@@ -78,8 +79,8 @@ def run_node(
         raise ConfigError(f"{site.name} trains with a loop of its own; start the program that calls {_join(folder)}")
     identity = load_identity(folder, site.name)
     if not rejoin:
-        again = f"netfleet node {folder} --rejoin"
-        check_stays(site, folder, f"to take part again with the others' current model: {again}")
+        remedy = f"to take part again with the others' current model: netfleet node {folder} --rejoin"
+        check_stays(site, folder, remedy)
     os.environ[SITE_VARIABLE] = site.name
     trace_handshakes()
     with locked(folder) as mine, TlsRefusals() as watch:
@@ -93,17 +94,17 @@ def run_node(
 
         terms = Terms(in_force, data_changed=data_changed)
         remember_places(folder, named_modules(read_toml(folder / EXPERIMENT_FILE)))
-        parts: dict[str, Any] = {"linger": linger, "terms": terms, "tracking": tracking}
-        runners = [SiteRunner(folder, site, experiment, identity, log, **parts)]
+        parts = folder, site, experiment, identity, log, linger
+        make = partial(SiteRunner, *parts, terms=terms, tracking=tracking)
+        runner, again = make(), False
         if metrics is not None:
             from netfleet.sites.operations.prometheus import expose
 
-            expose(lambda: runners[-1].status.status(), log, metrics, runners[-1].note_metrics)
+            expose(lambda: runner.status.status(), log, metrics, runner.note_metrics)
         joins = rejoin or (not site.planned and not checkpoint.exists(folder / RUN_FOLDER))  # others have begun
-        while (code := _run(runners[-1], joins, watch.terminal, again=len(runners) > 1)) is None:
+        while (code := _run(runner, joins, watch.terminal, again)) is None:
             time.sleep(REJOIN_PAUSE)
-            runners.append(SiteRunner(folder, site, experiment, identity, log, **parts))
-            joins = True
+            runner, joins, again = make(), True, True
         return code
 
 

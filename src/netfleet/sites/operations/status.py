@@ -25,6 +25,7 @@ SUMS, TIMEOUT = 64, 5.0
 #: Values of an evaluation that do not depend on the data.
 _COUNTERS = ("round", "eta", "bytes", "samples", "seconds", "epsilon")
 _T = TypeVar("_T")
+_S = TypeVar("_S", Site, Neighbour)
 
 
 class Sketch(NamedTuple):
@@ -167,12 +168,16 @@ def ask_folder(folder: Path) -> list[StatusAnswer]:
         identity = load_identity(folder, site.name)
         own = replace(site, address=site.address or site.listen)
         known = KnownPeers(folder, identity.ca)
-        return ask_all([own, *all_neighbours(folder)], identity, peers=known, relay=site.relay)
+        return ask_all([own, *_taking_part(all_neighbours(folder), known)], identity, peers=known)
     operator = folder / OPERATOR if (folder / OPERATOR).is_dir() else folder
     identity = load_identity(operator, OPERATOR)
     sites, peers = all_sites(operator), KnownPeers(operator, identity.ca)
-    there = [site for site in sites if peers.why_evicted(site.name) is None]
-    return ask_all(there, identity, peers=peers, relay=sites[0].relay)
+    return ask_all(_taking_part(sites, peers), identity, peers=peers)
+
+
+def _taking_part(sites: Sequence[_S], peers: Peers) -> list[_S]:
+    """Without those that the operator has evicted."""
+    return [site for site in sites if peers.why_evicted(site.name) is None]
 
 
 def ask_all(
@@ -180,11 +185,11 @@ def ask_all(
     identity: Identity,
     timeout: float = TIMEOUT,
     peers: Peers | None = None,
-    relay: str = "",
 ) -> list[StatusAnswer]:
-    """Ask all of them at once, those without an address through the relay; without `peers` whoever has a certificate of
-    the authority may answer.
+    """Ask all of them at once, those that cannot be dialled through the relay that a site names; without `peers`
+    whoever has a certificate of the authority may answer.
     """
+    relay = next((site.relay for site in sites if isinstance(site, Site)), "")
 
     async def ask() -> list[StatusAnswer]:
         transport = GrpcTransport(identity, peers=peers, relay=RelayClient(relay, identity) if relay else None)

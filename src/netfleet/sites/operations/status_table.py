@@ -153,6 +153,8 @@ def _cause_line(name: str, waiting: Sequence[SiteStatus], found: Sequence[SiteSt
     if not others:
         return f"{name} waits for a neighbour that cannot reach it, for {in_words(wait.seconds)}."
     what = "silent" if wait.silent else "computing"
+    if any(status.state == "holding" and status.site == name for status in found):
+        what = "holding after an alarm"
     return f"{who} for {name}, which has been {what} for {in_words(wait.since)}."
 
 

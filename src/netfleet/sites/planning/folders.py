@@ -5,6 +5,7 @@ because a site may move: its neighbours then change a line of their `site.toml`.
 but only its own row. So it can check its row and the hash without knowing who else talks to whom.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ GIVEN_FOLDER = "models"
 NEIGHBOURS_FOLDER, ADMITTED_FOLDER = "neighbours.d", "admitted"
 #: Certificates: those of a site's neighbours, and of all sites in the operator's folder; and those that are revoked.
 PINS_FOLDER, CERTIFICATES_FOLDER, REVOKED_FILE = "pins", "certificates", "revoked.pem"
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ def read_site(folder: Path) -> Site:
     """A site from its folder, without looking into its experiment; nothing is imported."""
     path, _ = (_expect(folder / name, "a site's folder") for name in (SITE_FILE, EXPERIMENT_FILE))
     site = _site(read_toml(path), path)
+    if not _SHA256.fullmatch(site.run):
+        raise ConfigError(f"{path}: run must be 64 hexadecimal digits, got {site.run!r}; restore the file")
     if site.number < 0 or (site.planned and site.digests[site.number] != site.digest):
         raise ConfigError(
             f"{path}: name, number or weights are not those that were planned; restore the file, or plan again for all"

@@ -99,6 +99,7 @@ def _steps(out: Path, brought: Collection[str], start: str) -> list[str]:
             f"Copy {out / RELAY_FOLDER} to the relay (it holds no secret) and start it there: netfleet relay relay"
         )
     steps.append("At each site, to see what it would run: netfleet approve NAME, netfleet policy init NAME.")
+    steps.append("At each site, within ten minutes of each other: netfleet doctor NAME --wait 600")
     return [*steps, f"At each site: {start}"]
 
 

@@ -101,7 +101,7 @@ class SitePeers:
 
     def why_evicted(self, name: str) -> str | None:
         with self._lock:
-            return self._revoked.current().evicted().get(name)
+            return self._revoked.why_evicted(name)
 
     def check(self, shown: bytes, neighbour: Neighbour | None) -> None:
         certificate = _shown(shown)

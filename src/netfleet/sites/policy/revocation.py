@@ -140,19 +140,26 @@ class Revocations:
             raise ConfigError(f"{self._path} is missing, but list {self._list.number} was here; put it back")
 
     def current(self) -> RevocationList:
-        """The newest valid list; what is wrong with the file is logged, and the list before stays in force."""
+        """The newest valid list; what is wrong with the file is logged, and the list before stays in force.
+
+        Raises StorageError as long as a new list is there of which no copy can be kept: nothing else is in force then.
+        """
         now = stamp(self._path)
         if now != self._stamp:
-            self._stamp = now
             try:
                 self._take(read_list(self._path, self._authority))
             except ConfigError as error:
                 self._log.refused(REVOKED_FILE, f"{error}; list {self._list.number} stays in force")
+            self._stamp = now
         return self._list
 
     def find(self, certificate: x509.Certificate) -> Revoked | None:
         """Why a certificate is revoked, if it is."""
         return self.current().entries.get(certificate.serial_number)
+
+    def why_evicted(self, name: str) -> str | None:
+        """Why the operator has evicted a site, if so: then no certificate of it counts."""
+        return self.current().evicted().get(name)
 
     def _take(self, new: RevocationList) -> None:
         before = self._list

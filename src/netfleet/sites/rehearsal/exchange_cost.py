@@ -22,7 +22,8 @@ from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import load_identity
 from netfleet.sites.planning.folders import load_site
 from netfleet.sites.planning.nodes_file import NodeEntry, NodesFile
-from netfleet.sites.planning.plan import make_plan, write_plan
+from netfleet.sites.planning.plan import make_plan
+from netfleet.sites.planning.plan_files import write_plan
 from netfleet.sites.runtime.runner import SiteRunner
 
 #: Rounds of the trial, and those at its beginning that do not count.
@@ -83,6 +84,7 @@ def _run_all(folders: Sequence[Path]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive() and not errors:  # the others would wait for one that has failed
+            thread.join(timeout=0.1)
     if errors:
         raise errors[0]

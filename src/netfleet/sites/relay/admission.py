@@ -56,11 +56,13 @@ class Admission:
         certificate = x509.load_der_x509_certificate(from_text(hello.certificate))
         try:
             check_time(certificate, "its certificate")
-            entry = self._revoked.find(certificate)
+            entry, why = self._revoked.find(certificate), self._revoked.why_evicted(hello.name)
         except (ConfigError, OSError) as error:
             raise TransportError(str(error)) from None
         if entry is not None:
             raise TransportError(f"its certificate was {entry}")
+        if why is not None:
+            raise TransportError(f"it was evicted ({why})")
 
     def _check_name(self, name: str) -> None:
         try:

@@ -4,6 +4,7 @@ of the site can open, and is dialled over the loopback device (which is faster, 
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import tempfile
@@ -12,12 +13,12 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from netfleet.errors import TransportError
+from netfleet.errors import ConfigError, TransportError
 from netfleet.privacy.receipts.signing import Signer
 from netfleet.sites.network.pauses import growing
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.nodes_file import parse_address
-from netfleet.sites.relay.forwarding import forward, prepare
+from netfleet.sites.relay.forwarding import accepted, forward, prepare
 from netfleet.sites.relay.handshake import (
     ACCEPT,
     ALIVE,
@@ -31,6 +32,8 @@ from netfleet.sites.relay.handshake import (
 
 #: Seconds for a connection and its handshake; the relay may need some to reach the other site.
 CONNECT = 15.0
+#: Seconds for each address of the relay's host: one that nobody answers at must not keep a site from the next.
+EACH = 4.0
 #: Seconds between two signs of life, and without one after which the relay counts as gone.
 SIGN, SILENT = 20.0, 60.0
 #: Pauses between attempts to register grow from the first to the second, in seconds.
@@ -60,13 +63,9 @@ class RelayClient:
     def target(self, name: str) -> str:
         """Where gRPC dials a site behind the relay."""
         if name not in self._targets:
-            path = self._path(f"to-{len(self._targets)}")
-            listener = socket.socket(socket.AF_UNIX)
-            listener.bind(str(path))
-            listener.listen()
-            listener.setblocking(False)
+            listener = self._listener(f"to-{len(self._targets)}")
+            self._targets[name] = f"unix:{listener.getsockname()}"
             self._start(self._accept_own(listener, name))
-            self._targets[name] = f"unix:{path}"
         return self._targets[name]
 
     def failure(self, name: str) -> str:
@@ -75,8 +74,7 @@ class RelayClient:
 
     async def _accept_own(self, listener: socket.socket, name: str) -> None:
         with listener:
-            while True:
-                connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            async for connection, _ in accepted(listener):
                 self._start(self._dial(connection, name))
 
     async def _dial(self, connection: socket.socket, name: str) -> None:
@@ -128,6 +126,7 @@ class RelayClient:
     async def _take_tickets(self, connection: socket.socket) -> None:
         """Accept a connection for every ticket; returns or raises when the relay is gone."""
         while True:
+            await asyncio.sleep(0)  # whoever accepts is counted from now on; and nobody can fill this loop with tickets
             async with asyncio.timeout(SILENT):
                 what = await read_exactly(connection, 1)
                 ticket = await read_exactly(connection, TICKET_SIZE) if what == TICKET else b""
@@ -163,15 +162,28 @@ class RelayClient:
                     sock.close()
                     raise
         except OSError as error:  # also a timeout
-            words = f"no answer within {CONNECT:.0f} s" if isinstance(error, TimeoutError) else error.strerror
-            raise TransportError(f"{where} cannot be reached: {words or error}") from None
+            words = f"no answer within {CONNECT:.0f} s" if isinstance(error, TimeoutError) else _cause(error)
+            raise TransportError(f"{where} cannot be reached: {words}") from None
         except TransportError as error:
             raise TransportError(f"{where} says: {error}") from None
 
-    def _path(self, name: str) -> Path:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="netfleet-"))
-        return self._folder / name
+    def _listener(self, name: str) -> socket.socket:
+        """A socket that listens in a folder of this user."""
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="netfleet-"))
+            listener.bind(str(self._folder / name))
+            listener.listen()
+            listener.setblocking(False)
+            return listener
+        except OSError as error:
+            listener.close()
+            raise ConfigError(
+                f"cannot make a socket in {self._folder or 'a temporary folder'} ({error}), which connections through "
+                f"the relay need; set TMPDIR to a folder with a short name (a socket's has at most 107 characters) "
+                f"that you may write to"
+            ) from None
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -189,6 +201,13 @@ class RelayClient:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def _cause(error: OSError) -> str:
+    """The system's words for an error; asyncio writes addresses in their place."""
+    if error.errno is None or error.errno < 0:  # the name service has numbers of its own
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
 async def _connect(address: str) -> socket.socket:
     """A TCP connection to the first of a host's addresses that answers."""
     loop, (host, port) = asyncio.get_running_loop(), parse_address(address, "relay")
@@ -197,7 +216,8 @@ async def _connect(address: str) -> socket.socket:
         sock = socket.socket(family, kind, protocol)
         try:
             prepare(sock)
-            await loop.sock_connect(sock, where)
+            async with asyncio.timeout(EACH):
+                await loop.sock_connect(sock, where)
             return sock
         except OSError as error:
             failed = error

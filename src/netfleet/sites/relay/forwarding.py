@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 #: Bytes that are moved at a time, and the size of a pipe. Users may not have larger pipes.
@@ -34,11 +34,11 @@ async def forward(first: socket.socket, second: socket.socket, idle: float) -> F
                     ways.append(_Direction(source, sink, lambda: limit.reschedule(loop.time() + idle)))
                 await asyncio.gather(*(way.over for way in ways))
         except OSError:
-            pass  # one end broke, or both were silent for too long
+            pass  # one end broke, both were silent for too long, or there are too many open files
         finally:
             for way in ways:
                 way.close()
-    return Forwarded(*(way.count for way in ways))
+    return Forwarded(*(way.count for way in ways)) if len(ways) == 2 else Forwarded(0, 0)
 
 
 def prepare(sock: socket.socket) -> None:
@@ -47,6 +47,19 @@ def prepare(sock: socket.socket) -> None:
     if sock.family != socket.AF_UNIX:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+async def accepted(listener: socket.socket) -> AsyncIterator[tuple[socket.socket, str]]:
+    """Those who connect, with the address of their host; all other work has its turn before each of them."""
+    while True:
+        await asyncio.sleep(0)  # while somebody waits to be accepted, `sock_accept` gives no turn to others
+        try:
+            connection, where = await asyncio.get_running_loop().sock_accept(listener)
+            prepare(connection)
+        except OSError:  # it is gone already, or there are too many open files
+            await asyncio.sleep(0.1)
+            continue
+        yield connection, str(where[0]) if where else ""
 
 
 class _Direction:

@@ -12,14 +12,15 @@ import resource
 import secrets
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from netfleet.errors import ConfigError, TransportError
+from netfleet.sites.network.listening import listening
 from netfleet.sites.operations.logs import Log
-from netfleet.sites.planning.nodes_file import parse_address
 from netfleet.sites.relay.admission import Admission, Attempts
-from netfleet.sites.relay.forwarding import forward, prepare
+from netfleet.sites.relay.forwarding import accepted, forward
 from netfleet.sites.relay.handshake import (
     ACCEPT,
     ALIVE,
@@ -34,10 +35,21 @@ from netfleet.sites.relay.settings import load_relay
 
 #: Seconds for a handshake, for a site to accept, without a sign of a registered site, and without a forwarded byte.
 HANDSHAKE, ACCEPTS, SILENT, IDLE = 10.0, 10.0, 60.0, 300.0
-#: Handshakes at a time, of all and of one host.
-HANDSHAKES, OF_HOST = 128, 16
+#: Seconds between two answers to a registered site, and between two looks whether connected sites may use the relay.
+PAUSE, CHECK = 1.0, 20.0
+#: Handshakes at a time, of all, of hosts from which no site has come yet, and of one host.
+HANDSHAKES, STRANGERS, OF_HOST = 128, 96, 16
+#: Hosts from which a site has come that are remembered.
+KNOWN = 4096
 #: Connections that are forwarded, or about to be, of two sites, of one and of all; open files of each.
 OF_TWO, OF_ONE, IN_ALL, FILES = 8, 64, 1000, 6
+
+
+class _End(NamedTuple):
+    """A site's connection, and what it said of itself."""
+
+    socket: socket.socket
+    hello: Hello
 
 
 class Relay:
@@ -48,8 +60,9 @@ class Relay:
         self.address, self.listen = settings.address, listen or settings.listen
         self._admission, self._attempts, self._log = Admission(folder, settings.address, log), Attempts(), log
         self._registered: dict[str, socket.socket] = {}
-        self._tickets: dict[str, tuple[str, asyncio.Future[socket.socket]]] = {}  # by ticket: for whom
+        self._tickets: dict[str, tuple[str, asyncio.Future[_End]]] = {}  # by ticket: for whom
         self._forwarded, self._handshakes = Counter[tuple[str, ...]](), Counter[str]()
+        self._known = dict[str, None]()  # hosts from which a site has come
         self._most = min(IN_ALL, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 2 * HANDSHAKES) // FILES)
 
     async def serve(self) -> None:
@@ -57,7 +70,8 @@ class Relay:
         with _listening(self.listen) as server:
             self._log.event("started", listen=self.listen, address=self.address, connections=self._most)
             async with asyncio.TaskGroup() as group:
-                async for connection, host in _accepted(server):
+                async for connection, address in accepted(server):
+                    host = _host(address)
                     if self._has_room(host):
                         self._handshakes[host] += 1
                         group.create_task(self._connected(connection, host))
@@ -66,15 +80,25 @@ class Relay:
                         connection.close()
 
     def _has_room(self, host: str) -> bool:
-        """Whether a host may begin a handshake; one that leaves its handshakes open does not keep others out."""
-        allowed = self._handshakes[host] < OF_HOST and self._handshakes.total() < HANDSHAKES
+        """Whether a host may begin a handshake; one that leaves its handshakes open does not keep others out, nor do
+        many such hosts keep out those of the sites.
+        """
+        most = HANDSHAKES if host in self._known else STRANGERS
+        allowed = self._handshakes[host] < OF_HOST and self._handshakes.total() < most
         return self._attempts.take(host) and allowed
+
+    def _remember(self, host: str) -> None:
+        self._known.pop(host, None)
+        if len(self._known) >= KNOWN:
+            del self._known[next(iter(self._known))]  # the one that has not come for longest
+        self._known[host] = None
 
     async def _connected(self, connection: socket.socket, host: str) -> None:
         """One connection, from its handshake to its end."""
         try:
             hello = await self._handshake(connection, host)
             if hello is not None:
+                self._remember(host)
                 await self._serve_site(connection, hello, host)
         except (OSError, TransportError):  # it is gone
             pass
@@ -107,7 +131,7 @@ class Relay:
         elif hello.role == ACCEPT:
             await self._accept(connection, hello, host)
         else:
-            await self._dial(connection, hello.name, hello.about)
+            await self._dial(_End(connection, hello))
 
     # ---- sites that can be dialled ----
 
@@ -141,19 +165,39 @@ class Relay:
                         return
                     self._admission.check_still(hello)
                     await loop.sock_sendall(connection, ALIVE)
+                await asyncio.sleep(PAUSE)  # a site that sends without end must not keep the relay from all others
 
     # ---- connections between sites ----
 
-    async def _dial(self, connection: socket.socket, name: str, to: str) -> None:
+    async def _dial(self, dialling: _End) -> None:
+        name, to = dialling.hello.name, dialling.hello.about
         try:
             with self._counted(name, to):
                 other = await self._call(to)
-                await answer(connection)
+                await answer(dialling.socket)
                 self._log.event("connected", dialled_by=name, to=to)
-                ended = await forward(connection, other, IDLE)
+                watch = asyncio.ensure_future(self._watch((dialling, other)))
+                try:
+                    ended = await forward(dialling.socket, other.socket, IDLE)
+                finally:
+                    watch.cancel()
                 self._log.event("closed", dialled_by=name, to=to, bytes_there=ended.there, bytes_back=ended.back)
         except TransportError as error:
-            await answer(connection, str(error))
+            await answer(dialling.socket, str(error))
+
+    async def _watch(self, ends: Sequence[_End]) -> None:
+        """Close a connection as soon as one of its sites may not use the relay any more."""
+        while True:
+            await asyncio.sleep(CHECK)
+            for end in ends:
+                try:
+                    self._admission.check_still(end.hello)
+                except TransportError as error:
+                    self._log.refused(end.hello.name, str(error))
+                    for each in ends:
+                        with contextlib.suppress(OSError):  # it is gone already
+                            each.socket.shutdown(socket.SHUT_RDWR)
+                    return
 
     @contextlib.contextmanager
     def _counted(self, name: str, to: str) -> Iterator[None]:
@@ -170,16 +214,16 @@ class Relay:
             self._forwarded.subtract(keys)
             self._forwarded += Counter()  # forgets those that have none
 
-    async def _call(self, to: str) -> socket.socket:
+    async def _call(self, to: str) -> _End:
         """Ask a registered site to accept a connection; the connection."""
         registered, ticket = self._registered.get(to), secrets.token_bytes(TICKET_SIZE)
         if registered is None:
             raise TransportError(f"{to} is not connected to the relay")
-        future: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
         self._tickets[ticket.hex()] = to, future
         try:
             async with asyncio.timeout(ACCEPTS):
-                await asyncio.get_running_loop().sock_sendall(registered, TICKET + ticket)
+                registered.send(TICKET + ticket)  # does not wait: a site that reads nothing gets none
                 return await future
         except (TimeoutError, OSError):
             raise TransportError(f"{to} does not answer the relay") from None
@@ -194,34 +238,21 @@ class Relay:
         await answer(connection)
         if future.done():  # too late
             return None
-        future.set_result(connection.dup())  # whoever forwards closes it
+        future.set_result(_End(connection.dup(), hello))  # whoever forwards closes it
         return None
 
 
 @contextlib.contextmanager
 def _listening(address: str) -> Iterator[socket.socket]:
-    host, port = parse_address(address, "listen")
     try:
-        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        both = family == socket.AF_INET6 and host == "::" and socket.has_dualstack_ipv6()
+        family, where = listening(address)
+        both = family == socket.AF_INET6 and where[0] == "::" and socket.has_dualstack_ipv6()
         server = socket.create_server(where, family=family, backlog=HANDSHAKES, dualstack_ipv6=both)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address} ({error.strerror}); free the port, or give --listen") from None
     with server:
         server.setblocking(False)
         yield server
-
-
-async def _accepted(server: socket.socket) -> AsyncIterator[tuple[socket.socket, str]]:
-    """Those who connect, with their host's address."""
-    while True:
-        try:
-            connection, where = await asyncio.get_running_loop().sock_accept(server)
-            prepare(connection)
-        except OSError:  # it is gone already, or there are too many open files
-            await asyncio.sleep(0.1)
-            continue
-        yield connection, _host(str(where[0]))
 
 
 def _host(address: str) -> str:

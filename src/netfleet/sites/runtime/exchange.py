@@ -103,7 +103,7 @@ class SiteExchange:
         """Continue without neighbour j from round t on."""
         session, members = self._session, self._session.members
         contact, why = members.contacts[j], _WHY.get(answer.kind, answer.kind.name)
-        contact.waiting = ""
+        last, contact.waiting = contact.waiting if answer.kind == Kind.WAIT else "", ""
         if j in members.neighbourhood.lost:  # in an earlier exchange of this round
             return
         if (reason := members.why_evicted(j)) is not None:
@@ -124,7 +124,8 @@ class SiteExchange:
         if answer.kind == Kind.LEFT:
             session.loop.wait(session.client.confirm(contact, members.rounds))
         level = "info" if answer.kind == Kind.LEFT else "warning"  # somebody wanted it to leave
-        session.log.event("lost", level=level, neighbour=members.name(j), round=t, why=why)
+        whole = f"{why}: {last}" if last else why
+        session.log.event("lost", level=level, neighbour=members.name(j), round=t, why=whole)
         if answer.kind == Kind.DROPPED and members.site.rejoin:
             raise NoLinkError(f"{members.name(j)} has given this site up, and it comes back (rejoin = true)")
 

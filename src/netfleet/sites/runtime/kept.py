@@ -51,7 +51,7 @@ def keep_last(folder: Path, wanted: set[int]) -> None:
             _link(path, new / path.name)
         shutil.rmtree(place, ignore_errors=True)
         new.rename(place)
-    remove(folder, [r for r in available(folder) if r not in wanted])
+    remove(folder, [r for r in _numbers(folder) if r not in wanted])
 
 
 def _link(path: Path, to: Path) -> None:
@@ -64,8 +64,13 @@ def _link(path: Path, to: Path) -> None:
 
 def available(folder: Path) -> list[int]:
     """The rounds to which the site in a folder can go back."""
+    return [r for r in _numbers(folder) if checkpoint.exists(folder / KEPT_FOLDER / str(r))]
+
+
+def _numbers(folder: Path) -> list[int]:
+    """The rounds that have a folder, also one that a crash has left half removed."""
     folders = (folder / KEPT_FOLDER).glob("[0-9]*")
-    return sorted(int(path.name) for path in folders if path.name.isdecimal() and checkpoint.exists(path))
+    return sorted(int(path.name) for path in folders if path.name.isdecimal())
 
 
 def remove(folder: Path, rounds: list[int]) -> None:
@@ -73,17 +78,27 @@ def remove(folder: Path, rounds: list[int]) -> None:
         shutil.rmtree(folder / KEPT_FOLDER / str(r), ignore_errors=True)
 
 
-def restore(folder: Path, to: int) -> None:
-    """Make a kept checkpoint the last one, and remove later ones; a crash leaves the one or the other."""
-    run_folder, place = folder / RUN_FOLDER, folder / KEPT_FOLDER / str(to)
-    *states, manifest = checkpoint.files(place)
-    advice = f"go back to another round: {', '.join(map(str, available(folder)))}"
-    for path in states:
+def check_kept(folder: Path, to: int) -> None:
+    """Raise unless the kept checkpoint of a round is whole."""
+    place = folder / KEPT_FOLDER / str(to)
+    advice = f"go back to another round: {', '.join(str(r) for r in available(folder) if r != to)}"
+    if checkpoint.reached(place) != to:
+        raise CheckpointError(f"{place} is not a checkpoint of round {to}; {advice}")
+    for path in checkpoint.files(place)[:-1]:
         if not path.is_file():
             raise CheckpointError(f"{path} is missing; {advice}")
         checkpoint.verify(path, advice)
+
+
+def restore(folder: Path, to: int) -> None:
+    """Make a kept checkpoint, which was checked, the last one, and remove later ones; a crash leaves the one or the
+    other.
+    """
+    run_folder = folder / RUN_FOLDER
+    *states, manifest = checkpoint.files(folder / KEPT_FOLDER / str(to))
     with writing(run_folder):
-        before = [path for path in checkpoint.files(run_folder) if path.name not in {each.name for each in states}]
+        run_folder.mkdir(exist_ok=True)
+        there = checkpoint.files(run_folder)[:-1] if checkpoint.exists(run_folder) else []
         for path in states:
             temporary = run_folder / f".{path.name}.tmp"
             temporary.unlink(missing_ok=True)
@@ -91,8 +106,7 @@ def restore(folder: Path, to: int) -> None:
             os.replace(temporary, run_folder / path.name)
         sync_folder(run_folder)
         write_atomically(run_folder / manifest.name, lambda file: file.write(manifest.read_bytes()))
-        for path in before[:-1]:
-            path.unlink(missing_ok=True)
-    remove(folder, [r for r in available(folder) if r > to])
-    if checkpoint.reached(run_folder) != to:
-        raise CheckpointError(f"{place} is not a checkpoint of round {to}; go back to another one")
+        for path in there:
+            if path.name not in {each.name for each in states}:
+                path.unlink(missing_ok=True)
+    remove(folder, [r for r in _numbers(folder) if r > to])

@@ -42,19 +42,21 @@ def links_before(folder: Path, t: int) -> None:
 
     Who has left since then stays away. A neighbour that came since then is as it was before, so it must come again.
     """
-    path = folder / LINKS_FILE
-    if path.exists():
-        since, lost, gone = _read_links(path)
+    if (folder / LINKS_FILE).exists():
+        since, lost, gone = read_links(folder)
         kept = {j: first for j, first in since.items() if first <= t}
         write_links(folder, kept, {j: min(lost[j], t) for j in gone if j in lost}, gone)
 
 
-def _read_links(path: Path) -> tuple[dict[int, int], dict[int, int], set[int]]:
+def read_links(folder: Path) -> tuple[dict[int, int], dict[int, int], set[int]]:
     """First rounds of links and of losses, and who has left."""
+    path = folder / LINKS_FILE
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         since, lost = ({int(j): int(t) for j, t in found[key].items()} for key in ("since", "lost"))
         return since, lost, {int(j) for j in found.get("left", [])}
+    except FileNotFoundError:
+        return {}, {}, set()
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({error}); restore it from a backup") from None
 
@@ -99,13 +101,11 @@ class Membership:
         self._run = site.run_id
         for path in sorted((folder / NEIGHBOURS_FOLDER).glob("*.toml")):
             self.find_neighbour(path.stem)
-        self.gone: set[int] = set()  # neighbours that have left by their own will
-        self._read_links(folder / LINKS_FILE)
+        self.gone = set[int]()  # neighbours that have left by their own will
+        self._restore_links()
 
-    def _read_links(self, path: Path) -> None:
-        if not path.exists():
-            return
-        since, lost, self.gone = _read_links(path)
+    def _restore_links(self) -> None:
+        since, lost, self.gone = read_links(self.folder)
         self.neighbourhood.since |= {j: t for j, t in since.items() if j in self.contacts}
         self.neighbourhood.lost |= {j: t for j, t in lost.items() if j in self.contacts and t >= since.get(j, 0)}
 
@@ -166,6 +166,10 @@ class Membership:
         """Whether there is a link to neighbour j in round t that nobody has ended."""
         evicted = any(self.why_evicted(each) is not None for each in (j, self.site.number))
         return self.neighbourhood.there(j, t) and not evicted
+
+    def is_away(self, j: int) -> bool:
+        """Whether neighbour j has left or was evicted, so that nobody has to miss it."""
+        return j in self.gone or (j in self.contacts and self.why_evicted(j) is not None)
 
     def is_out(self, name: str) -> bool:
         """Whether a neighbour has no link any more."""
@@ -266,10 +270,14 @@ class Membership:
                 self.known[k] = min(seen, self.outbox.t + 1 + self.site.workers)  # no link is longer than a round
 
     def known_rounds(self) -> list[int]:
-        """The rounds of all sites by number, as far as they are known here."""
+        """The rounds of all sites by number, as far as they are known here.
+
+        A neighbour that is away counts as one in this site's round: so those who do not know why it is silent do not
+        report it as unreachable.
+        """
         self.known[self.site.number] = self.outbox.t
         for j, contact in list(self.contacts.items()):
-            self.known[j] = max(self.known.get(j, -1), contact.t)
+            self.known[j] = max(self.known.get(j, -1), self.outbox.t if self.is_away(j) else contact.t)
         return [self.known.get(k, -1) for k in range(max(self.known) + 1)]
 
     def sites_apart(self) -> list[int]:
@@ -280,4 +288,4 @@ class Membership:
         """
         t, long = self.outbox.t, 2 * len(self.known)
         behind = [k for k, seen in sorted(self.known.items()) if 0 <= seen < t - long and k != self.site.number]
-        return [k for k in behind if k not in self.contacts or self.why_evicted(k) is None]
+        return [k for k in behind if not self.is_away(k)]

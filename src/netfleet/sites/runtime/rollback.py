@@ -22,7 +22,7 @@ from netfleet.sites.planning.folders import BEST_FILE, LEAVE_FILE, MODEL_FILE, R
 from netfleet.sites.planning.rollbacks import Pending, Rollbacks, read_rollbacks, write_rollbacks
 from netfleet.sites.policy.eviction import evicted_names
 from netfleet.sites.runtime.alarms import ALARM_FILE
-from netfleet.sites.runtime.kept import available, restore
+from netfleet.sites.runtime.kept import available, check_kept, restore
 from netfleet.sites.runtime.membership import links_before
 
 
@@ -111,11 +111,12 @@ def _check(site: SiteRounds, to: int, target: Rollbacks) -> None:
             f"{site.name}: the rollback to round {site.rollbacks.to} is not complete; repeat that one first"
         )
     if to not in site.rounds:
-        there = ", ".join(map(str, site.rounds)) or "no round"
+        there = f"of round {to}, but of {', '.join(map(str, site.rounds))}" if site.rounds else "at all"
         raise CheckpointError(
-            f"{site.name} has no checkpoint of round {to}, but of {there}; choose another round, or roll back the "
+            f"{site.name} has no checkpoint {there}; choose another round, or roll back the "
             f"other sites one by one and let this one come back without it: netfleet node {site.folder} --rejoin"
         )
+    check_kept(site.folder, to)
 
 
 def _roll_back(site: SiteRounds, to: int, target: Rollbacks) -> None:
