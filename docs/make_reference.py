@@ -30,6 +30,7 @@ from netfleet.runs.time_box import TimeBox
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS
 from netfleet.topology.weights import WEIGHTS
+from netfleet.track import TRACKERS
 
 COLUMNS = {
     "round": "rounds done; 0 is the initial model",
@@ -92,6 +93,7 @@ spaces.
 | `[privacy]` | not private | [counted noise in gradients](privacy.md), [noise on links](link_noise.md) |
 | `[time_box]` | K local steps in every round | as many local steps as fit into some seconds |
 | `[contract]` | none | what the data of every site must be, checked before round 0 |
+| `[track]` | none | [TensorBoard, MLflow, Weights & Biases](#trackers-track), or a tracker of your own |
 | `[evaluation]`, `[engine]` | | below |
 
 ## Runs: resume, lengthen, sweep, compare
@@ -125,6 +127,7 @@ calls the factory with the parameters in the file, and with those of the followi
 | `problem.kind` | `workers`, `seed`, `dtype`, `device`, `threads` | a `netfleet.Problem` |
 | `algorithms.kind` | | a `netfleet.Algorithm`: see `examples/my_algorithm.py` |
 | `topology.kind` | `seed` | a networkx graph on 0, …, m − 1 |
+| `track.kind` | | an object with `begin(run)`, `record(round, values)` and `end(status)`: `netfleet.track.Tracker` |
 
 In Python a part can be the object itself: `nf.simulate(MyMethod(), topology=nx.petersen_graph(), problem=…)`.
 """
@@ -260,6 +263,29 @@ With `"drop"` and `"counters"` gradient tracking stays exact, with `"fold"` and 
 CONTRACT_NOTE = """
 A contract is for data of any source; columns of [CSV files](#csv-files) have their own keys too. The simulator checks
 it as real sites do. What breaks it is an error that names row and column, without the value.
+"""
+TRACK_NOTE = """`track = "tensorboard"` (or a table, or a list of several) gives every number of every record to a
+tracker too, under its name in [the history](#what-a-history-records), with the round as its step. A run is called by
+its label and seed. It has the resolved config as parameters, with its hash, and how it ended: finished, diverged,
+interrupted or failed. Nothing is sent anywhere: all three write to this machine's disk. `pip install 'netfleet[KIND]'`
+installs what a tracker needs. `--set track=mlflow` tracks an experiment as it is.
+
+"""
+TRACK_END = """
+- Tracking changes neither results nor the hash of a run. `netfleet run`, `sweep`, `nf.run` and `nf.simulate` track;
+  `netfleet tune` does not.
+- With `--resume`, a tracker gets the whole history again in place of what it had, so no point is missing or there
+  twice, also after a crash and in a run that grew. A finished run that was not tracked is tracked then. `--overwrite`
+  makes a new run: MLflow and Weights & Biases keep the old one.
+- A tracker that fails does not stop a run: it gets nothing more of that run, and a warning says so. `--resume` sends
+  it all again.
+- On a cluster, rank 0 tracks. A plan for sites must not have `[track]`: a site decides itself, by `netfleet node SITE
+  --track tensorboard`.
+- TensorBoard: `tensorboard --logdir runs`. Parameters and status are on its HParams page.
+- MLflow: the extra has no web page. With `pip install mlflow`, run `MLFLOW_ALLOW_FILE_STORE=true mlflow ui
+  --backend-store-uri mlruns`; newer versions want this variable for stores in files.
+- Weights & Biases is offline only, whatever WANDB_MODE says. If you want to upload, run `wandb sync
+  wandb/offline-run-*` after the last `--resume`, which makes a new folder of the same run.
 """
 #: What the keys of [network], [evaluation] and [engine] mean.
 TIME_BOX_NOTE = """
@@ -409,6 +435,7 @@ def reference() -> str:
         fields("`[time_box]`", TimeBox) + TIME_BOX_NOTE,
         fields("`[evaluation]`", Evaluation) + EVALUATION_NOTE,
         "".join(f"| `{m.name}` | {', '.join(m.needs)} | {sentence(m.measure)} |\n" for m in METRICS.values()),
+        registry("Trackers: `[track]`", TRACKERS, TRACK_NOTE) + TRACK_END,
         fields("`[contract]`", Contract) + CONTRACT_NOTE,
         fields("`[engine]`", EngineConfig),
         "\n## What a history records\n\n| column | |\n|---|---|\n",

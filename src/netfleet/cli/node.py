@@ -16,6 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     words = "train without neighbours and network, with the plan's budget: the baseline for netfleet evaluate"
     parser.add_argument("--alone", action="store_true", help=words)
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus at this address")
+    words = "track the site's own records too, on this machine: tensorboard, mlflow, wandb (offline) or an inline table"
+    parser.add_argument("--track", action="append", default=[], metavar="KIND", help=words)
     words = "format of the log (default: text on a terminal, else json)"
     parser.add_argument("--log", choices=["text", "json"], help=words)
     add_policy(parser)
@@ -36,10 +38,12 @@ def run(options: argparse.Namespace) -> int:
     if options.alone:
         return _alone(options)
     need_packages("grpc", "cryptography", *(["prometheus_client"] if options.metrics else []))
+    from netfleet.runs.overrides import parse_overrides
     from netfleet.sites.operations.process import run_node
 
+    trackers = [parse_overrides([f"track={text}"])["track"] for text in options.track]
     chosen = options.rejoin, options.metrics, options.log, options.linger, options.policy, options.data_changed
-    return run_node(options.folder, *chosen)
+    return run_node(options.folder, *chosen, trackers)
 
 
 def _alone(options: argparse.Namespace) -> int:
@@ -51,6 +55,8 @@ def _alone(options: argparse.Namespace) -> int:
     from netfleet.sites.policy.start import open_site
     from netfleet.sites.runtime.alone import train_alone
 
+    if options.track:
+        raise ConfigError("--track follows the training with the neighbours, and --alone has none; leave --track out")
     if options.rejoin or options.metrics:
         given = "--rejoin" if options.rejoin else "--metrics"
         raise ConfigError(f"--alone trains without a network, and {given} is about one; leave one of them out")

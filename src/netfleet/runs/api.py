@@ -35,9 +35,11 @@ from netfleet.runs.history import History, to_dataframe
 from netfleet.runs.progress import progress_display
 from netfleet.runs.results import Results
 from netfleet.runs.run import run_experiment, write_report_files
+from netfleet.track import Tracker
+from netfleet.track.following import TrackPart, divide, resolve_trackers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pandas
 
@@ -61,6 +63,7 @@ def run(
     out: FolderPath | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    track: TrackPart | Iterable[TrackPart] | None = None,
     progress: bool | None = None,
 ) -> Results:
     """Run several methods with several seeds, as `netfleet run` does, and return their histories as `Results`.
@@ -85,6 +88,8 @@ def run(
       a `Topology` is recognised by its W, a `Problem` by its public attributes, a function by its name alone.
     - A run that diverges is marked (`history.diverged`) and the others continue.
     - Ctrl-C raises a KeyboardInterrupt whose `histories` are the runs so far.
+    - `track` gives every record to a tracker too: `"tensorboard"`, `"mlflow"`, `"wandb"` (offline), a table, an object
+      with `begin`, `record` and `end` (`netfleet.track.Tracker`), a function of (run, round, values), or a list.
     - `progress` shows a bar on stderr or in the notebook; by default in a terminal and in a notebook only.
     """
     folder = _folder(out, resume, overwrite)
@@ -97,7 +102,8 @@ def run(
         objects = Objects(metrics=unnamed_metrics(experiment.evaluation))
     else:
         experiment, objects = make_experiment(Parts(algorithms, **given), _name(folder))
-    results = _make(experiment, objects, folder, resume, overwrite, progress)
+    experiment, trackers = _tracked(experiment, track)
+    results = _make(experiment, objects, folder, resume, overwrite, progress, trackers)
     if folder is not None and speaks():
         write_report_files(experiment, results.histories, results.settings, folder)
     return results
@@ -120,6 +126,7 @@ def simulate(
     out: FolderPath | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    track: TrackPart | Iterable[TrackPart] | None = None,
     progress: bool | None = None,
 ) -> History:
     """Train once and return the History. Each part is an object, a name, or a table as in an experiment file.
@@ -131,15 +138,16 @@ def simulate(
         >>> history.last["round"]
         5
 
-    This is `run` with one method and one seed, and without a report: `out`, `resume`, `overwrite` and `progress` are
-    the same. It raises `DivergedError` at the first non-finite value, and at the end if values have blown up
-    (`runs/divergence.py`). This error, like the KeyboardInterrupt of Ctrl-C, has a `history`: the records so far, and
-    in the simulator as `history.final` the last good state.
+    This is `run` with one method and one seed, and without a report: `out`, `resume`, `overwrite`, `track` and
+    `progress` are the same. It raises `DivergedError` at the first non-finite value, and at the end if values have
+    blown up (`runs/divergence.py`). This error, like the KeyboardInterrupt of Ctrl-C, has a `history`: the records so
+    far, and in the simulator as `history.final` the last good state.
     """
     folder = _folder(out, resume, overwrite)
     settings = (workers, rounds, [seed], evaluation, engine, network, privacy, time_box, checkpoint_every)
     experiment, objects = make_experiment(Parts([algorithm], topology, problem, *settings), _name(folder))
-    (history,) = _make(experiment, objects, folder, resume, overwrite, progress)
+    experiment, trackers = _tracked(experiment, track)
+    (history,) = _make(experiment, objects, folder, resume, overwrite, progress, trackers)
     if history.diverged:
         raise DivergedError(history.diverged, history)
     return history
@@ -156,13 +164,27 @@ def load_runs(*folders: FolderPath) -> pandas.DataFrame:
     return to_dataframe(load_histories([_path(folder, "a folder of runs") for folder in folders]))
 
 
+def _tracked(experiment: Experiment, given: TrackPart | Iterable[TrackPart] | None) -> tuple[Experiment, list[Tracker]]:
+    """The experiment with the trackers that a file could name, and the others; None: those of the experiment."""
+    if given is None:
+        return experiment, []
+    specs, objects = divide(given)
+    return replace(experiment, track=resolve_trackers(specs)), objects
+
+
 def _make(
-    experiment: Experiment, objects: Objects, out: Path | None, resume: bool, overwrite: bool, show: bool | None
+    experiment: Experiment,
+    objects: Objects,
+    out: Path | None,
+    resume: bool,
+    overwrite: bool,
+    show: bool | None,
+    trackers: Sequence[Tracker],
 ) -> Results:
     settings, runs, engine = Settings(experiment, objects=objects), experiment.runs(), experiment.engine
     with processes(engine.kind, engine.device), progress_display(show, len(runs)) as display:
         options = {"resume": resume, "overwrite": overwrite}
-        histories = run_experiment(experiment, out, display=display, settings=settings, **options)
+        histories = run_experiment(experiment, out, display=display, settings=settings, trackers=trackers, **options)
     if engine.kind != "distributed":
         for history, each in zip(histories, runs, strict=True):
             if history.final is None and history.folder is not None and checkpoint.exists(history.folder):

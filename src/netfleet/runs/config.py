@@ -9,11 +9,12 @@
     [privacy]                  clip = 1.0, …           (fields of `Privacy`; left out: nothing is private)
     [time_box]                 seconds = 10.0, …       (fields of `TimeBox`; left out: every round has K local steps)
     [engine]                   kind = "simulator", …   (fields of `EngineConfig`)
+    [track]                    kind = "tensorboard"    (one or more trackers; left out: records stay in the history)
     [contract]                 least_rows = 20, …      (fields of `Contract`; left out: data is not held against one)
 
 The resolved config has every default written out. A result depends on it, and on the contents of the files and modules
-that it names, alone. Its hash names the run. Labels, threads, the device and the kind of engine are not in it, because
-they do not change the results, except for rounding.
+that it names, alone. Its hash names the run. Labels, threads, the device, the kind of engine and trackers are not
+in it, because they do not change the results, except for rounding.
 """
 
 import hashlib
@@ -39,6 +40,7 @@ from netfleet.runs.time_box import TimeBox
 from netfleet.topology.faults import Faults
 from netfleet.topology.graphs import GRAPHS, varies
 from netfleet.topology.weights import WEIGHTS
+from netfleet.track.following import resolve_trackers
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -162,6 +164,7 @@ class Experiment:
     privacy: Privacy | None = None
     contract: Contract | None = None
     time_box: TimeBox | None = None
+    track: tuple[Table, ...] = ()
 
     def runs(self) -> list[RunConfig]:
         """Every (algorithm, seed) with its resolved config; algorithms vary fastest."""
@@ -196,6 +199,8 @@ class Experiment:
     def to_table(self) -> Table:
         """The experiment with every default written out, as an experiment file would say it."""
         table = asdict(self) | {"evaluation": self.evaluation.to_table()}
+        if not self.track:  # as in earlier versions
+            del table["track"]
         return {key: list(value) if isinstance(value, tuple) else value for key, value in table.items()}
 
     def to_toml(self) -> str:
@@ -269,6 +274,8 @@ def experiment(table: Mapping[str, Any]) -> Experiment:
         given["time_box"] = make(TimeBox, _table(table, "time_box"), "[time_box]")
     if "contract" in table:
         given["contract"] = make_contract(_table(table, "contract"))
+    if "track" in table:
+        given["track"] = resolve_trackers(table["track"])
     if "seed" in given:
         raise ConfigError(f"write seeds = [{given['seed']}] instead of seed = {given['seed']}")
     return check_experiment(given)

@@ -1,6 +1,7 @@
 """The recorder of a run: it measures snapshots that are due, appends them to the history, and writes checkpoints."""
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -19,10 +20,20 @@ from netfleet.runs.score_table import score_table
 
 class RunRecorder(Recorder):
     def __init__(
-        self, history: History, algorithm: Algorithm, settings: Experiment, display: Display, stop: int | None = None
+        self,
+        history: History,
+        algorithm: Algorithm,
+        settings: Experiment,
+        display: Display,
+        stop: int | None = None,
+        follow: Callable[[], None] | None = None,
     ) -> None:
-        """With `stop` the run ends after that round, as if it were interrupted there."""
+        """With `stop` the run ends after that round, as if it were interrupted there.
+
+        `follow` is called when the history has a new record.
+        """
         self.history, self.algorithm, self.display = history, algorithm, display
+        self._follow = follow
         self.rounds, self.stop = settings.rounds, stop or settings.rounds
         self.evaluation, self.checkpoint_every = settings.evaluation, settings.checkpoint_every
 
@@ -54,8 +65,14 @@ class RunRecorder(Recorder):
             if collective.keeps_record:  # before the record, which says that the run is complete
                 self.history.save_scores(score_table(host.problem, mean, self.evaluation.metrics, buffers))
         if collective.keeps_record:
-            self.history.append(record)
-            self.display.record(record)
+            self.write_down(record)
+
+    def write_down(self, record: Record) -> None:
+        """Keep a record, and then show it."""
+        self.history.append(record)
+        self.display.record(record)
+        if self._follow is not None:
+            self._follow()
 
     def counters(self, snapshot: Snapshot, host: Host) -> Record:
         """What a record has besides measurements."""

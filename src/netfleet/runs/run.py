@@ -23,6 +23,8 @@ from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.recorder import RunRecorder
 from netfleet.runs.resume import check_same, is_longer, lengthen, resumable
 from netfleet.runs.scores import read_scores
+from netfleet.track import Tracker
+from netfleet.track.following import NO_TRACKING, Tracking, make_tracking
 
 EXPERIMENT_FILE = "experiment.toml"
 
@@ -35,12 +37,14 @@ def run_experiment(
     overwrite: bool = False,
     display: Display | None = None,
     settings: Settings | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> list[History]:
     """Run every algorithm with every seed and return the histories; runs are saved in `out` and can be resumed.
 
     A run that diverges (a value is not finite, or has blown up by the end: `runs/divergence.py`) is marked
     (`History.diverged`) and the others continue. Ctrl-C raises `Interrupted` with the histories so far. On a cluster
-    every rank calls this; `out` must be a folder that all of them see, and rank 0 has the histories.
+    every rank calls this; `out` must be a folder that all of them see, and rank 0 has the histories. `trackers` follow
+    the runs besides those of `[track]`.
     """
     runs, engine, setting = experiment.runs(), make_engine(experiment.engine.kind), settings or Settings(experiment)
 
@@ -49,11 +53,13 @@ def run_experiment(
 
     first = runs[: len(experiment.algorithms)]  # bad input is found before anything is written
     jobs = agreed(engine.collective, lambda: {run.folder: build(run) for run in first})
+    tracking = agreed(engine.collective, lambda: _tracking(experiment, trackers, engine.collective))
     if out is not None:
         file = None if setting.objects.any else out / EXPERIMENT_FILE
         engine.collective.first(lambda: _prepare(out, experiment, file, resume, overwrite))
         agreed(engine.collective, lambda: _check_seen(file or out))
-    histories, make_run = list[History](), partial(run_one, display=display or Quiet(), resume=resume, engine=engine)
+    histories, shown = list[History](), display or Quiet()
+    make_run = partial(run_one, display=shown, resume=resume, engine=engine, tracking=tracking)
     for run in runs:
         folder = None if out is None else out / run.folder
         label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
@@ -79,6 +85,7 @@ def run_one(
     stop: int | None = None,
     engine: Engine | None = None,
     algorithm: Callable[[], Algorithm] | None = None,
+    tracking: Tracking = NO_TRACKING,
 ) -> History:
     """Make one run of an experiment, or resume it from its folder; `job` is called only if rounds are left.
 
@@ -87,21 +94,22 @@ def run_one(
     """
     engine = engine or make_engine(experiment.engine.kind)
     history, start = open_run(run, folder, resume, engine.collective)
-    if start is None or history.rounds < (stop or experiment.rounds) or not history.records:
-        with _reachable(history):
-            made = job()
-            method = made.algorithm
-            settings = replace(experiment, rounds=made.rounds)  # a privacy budget may allow fewer
-            recorder = RunRecorder(history, method, settings, display, stop and min(stop, made.rounds))
-            made = replace(made, rounds=recorder.stop, recorder=recorder, start=start)
-            _train(engine, made, history, display, label)
-    else:
-        display.skip(label)
-        method = algorithm() if algorithm else make_algorithm(run.config["algorithm"])
-    if history.diverged is None:
-        done = [record for record in history if record["round"] <= (stop or experiment.rounds)]
-        if words := engine.collective.first(lambda: divergence(done, method)):
-            history.mark_diverged(words, durable=stop is None and engine.collective.keeps_record)
+    with tracking.of(history) as follow:
+        if start is None or history.rounds < (stop or experiment.rounds) or not history.records:
+            with _reachable(history):
+                made = job()
+                method = made.algorithm
+                settings = replace(experiment, rounds=made.rounds)  # a privacy budget may allow fewer
+                recorder = RunRecorder(history, method, settings, display, stop and min(stop, made.rounds), follow)
+                made = replace(made, rounds=recorder.stop, recorder=recorder, start=start)
+                _train(engine, made, history, display, label)
+        else:
+            display.skip(label)
+            method = algorithm() if algorithm else make_algorithm(run.config["algorithm"])
+        if history.diverged is None:
+            done = [record for record in history if record["round"] <= (stop or experiment.rounds)]
+            if words := engine.collective.first(lambda: divergence(done, method)):
+                history.mark_diverged(words, durable=stop is None and engine.collective.keeps_record)
     return history
 
 
@@ -122,6 +130,11 @@ def _train(engine: Engine, job: Job, history: History, display: Display, label: 
         history.mark_diverged(str(error), durable=engine.collective.keeps_record)
     finally:
         display.end()
+
+
+def _tracking(experiment: Experiment, trackers: Sequence[Tracker], collective: Collective) -> Tracking:
+    """The trackers, where the record is kept."""
+    return make_tracking(experiment.name, experiment.track, trackers) if collective.keeps_record else NO_TRACKING
 
 
 def _prepare(out: Path, experiment: Experiment, file: Path | None, resume: bool, overwrite: bool) -> None:

@@ -20,6 +20,7 @@ from netfleet.runs.overrides import names, parse_overrides, split_override, spli
 from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.resume import resumable
 from netfleet.runs.run import run_experiment
+from netfleet.track.following import ID_FILE
 
 REFUSED = (ConfigError, TopologyError, DataError)
 LONGEST = 120  # characters of a folder's name
@@ -192,7 +193,7 @@ def _copy(source: Path, target: Path) -> None:
     """Copy a run's folder, whole or not at all."""
     temporary = target.parent / f".{target.name}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
-    shutil.copytree(source, temporary)
+    shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(ID_FILE))  # for trackers it is another run
     temporary.rename(target)
 
 

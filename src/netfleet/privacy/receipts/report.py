@@ -40,6 +40,8 @@ FILES = (
      "the last round, and sums of what came from each neighbour", "replaced in every round; the last one stays"),
     ("kept", "the same of some earlier rounds", "some checkpoints (`keep` in site.toml); older ones are removed"),
     ("run/history.jsonl", "accuracy, losses and counters of each evaluation", "stays"),
+    ("run/events.*", "the same for TensorBoard", "stays; only with --track"),
+    ("run/track.txt", "a random name for this training in trackers", "stays; only with --track"),
     ("run/scores.csv", "scores of the last model on the site's test rows", "stays"),
     ("run/facts.json", "names, shapes and digests of parameters", "stays"),
     ("run/config.json", "the settings of the training", "stays"),

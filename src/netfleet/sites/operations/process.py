@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from netfleet.data.sites import SITE_VARIABLE
 from netfleet.errors import ConfigError, DivergedError, NetfleetError, NoLinkError, RollbackError
 from netfleet.files import full_disk, locked, writing
 from netfleet.problems.own_loop import OWN_LOOP
+from netfleet.registry import Spec
 from netfleet.runs import checkpoint
 from netfleet.runs.config import read_toml
 from netfleet.runs.progress import Live
@@ -39,6 +41,7 @@ from netfleet.sites.policy.in_force import PolicyInForce
 from netfleet.sites.policy.rules import Terms
 from netfleet.sites.policy.sources import named_modules
 from netfleet.sites.policy.start import check_metrics, open_site
+from netfleet.track.following import make_tracking
 
 if TYPE_CHECKING:
     from netfleet.sites.runtime.runner import SiteRunner
@@ -62,13 +65,16 @@ def run_node(
     linger: float,
     policy: Path | None = None,
     data_changed: bool = False,
+    trackers: Sequence[Spec] = (),
 ) -> int:
     """Run a site until the training is over or somebody stops it; returns the exit code.
 
-    `policy` is that of --policy; `data_changed` accepts rows that are not those of the last start.
+    `policy` is that of --policy; `data_changed` accepts rows that are not those of the last start; `trackers` are those
+    of --track.
     """
     site, experiment, in_force = open_site(folder, policy)
     check_metrics(in_force, metrics)
+    tracking = make_tracking(f"{experiment.name} at {site.name}", trackers)
     if experiment.problem["kind"] == OWN_LOOP:
         raise ConfigError(f"{site.name} trains with a loop of its own; start the program that calls {_join(folder)}")
     identity = load_identity(folder, site.name)
@@ -88,7 +94,8 @@ def run_node(
 
         terms = Terms(in_force, data_changed=data_changed)
         remember_places(folder, named_modules(read_toml(folder / EXPERIMENT_FILE)))
-        make = partial(SiteRunner, folder, site, experiment, identity, log, linger, terms=terms)
+        parts = folder, site, experiment, identity, log, linger
+        make = partial(SiteRunner, *parts, terms=terms, tracking=tracking)
         runner, again = make(), False
         if metrics is not None:
             from netfleet.sites.operations.prometheus import expose

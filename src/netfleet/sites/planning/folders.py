@@ -17,6 +17,8 @@ from netfleet.sites.planning.nodes_file import check_name, check_patience, parse
 from netfleet.sites.planning.rollbacks import NONE, Rollbacks, read_rollbacks
 
 SITE_FILE, PLAN_FILE, EXPERIMENT_FILE = "site.toml", "plan.toml", "experiment.toml"
+#: Why neither a plan nor a site's folder may ask for a tracker.
+NO_TRACKERS = "a plan does not decide where a site's metrics go, and a site has them in its own run/history.jsonl"
 #: In a site's folder: its history and checkpoints, its model, and the file that asks it to leave.
 RUN_FOLDER, MODEL_FILE, LEAVE_FILE = "run", "model.safetensors", "leave"
 #: Further models: the best one by validation rows, and those of a training without neighbours, with its folder.
@@ -168,6 +170,8 @@ def all_neighbours(folder: Path) -> list[Neighbour]:
 def load_site(folder: Path) -> tuple[Site, Experiment]:
     """Read a site's folder; raise if its row of W or its experiment has changed since `netfleet plan`."""
     site, experiment_path = read_site(folder), folder / EXPERIMENT_FILE
+    if "track" in read_toml(experiment_path):  # which is not part of the hash
+        raise ConfigError(f"{experiment_path} has [track]: {NO_TRACKERS}; remove it from the file")
     experiment = load_experiment(experiment_path)
     runs = experiment.runs()
     if len(runs) != 1 or run_hash(runs[0].hash, site.digests) != site.run:

@@ -20,6 +20,7 @@ from netfleet.runs.config import Experiment, RunConfig, experiment, read_experim
 from netfleet.runs.own_loop import check_own_loop
 from netfleet.runs.requirements import check_link_noise, check_time_box
 from netfleet.sites.planning.folders import (
+    NO_TRACKERS,
     Neighbour,
     Plan,
     Site,
@@ -110,6 +111,8 @@ def _checked_topology(experiment: Experiment, run: RunConfig, nodes: NodesFile) 
         raise ConfigError(f"{algorithm.title} needs a server, and sites have only neighbours; try net-fleet")
     if experiment.network is not None:
         raise ConfigError("[network] simulates failures, but sites have real ones; leave it out")
+    if experiment.track:
+        raise ConfigError(f"[track]: {NO_TRACKERS}; leave it out")
     if experiment.problem["kind"] == OWN_LOOP:
         _check_own_loop(experiment, algorithm)
     check_steps(algorithm, experiment.rounds)

@@ -86,5 +86,4 @@ class OwnLoopRecorder(SiteRecorder):
     def _measure(self, snapshot: Snapshot, host: Host) -> None:
         measured = {name: value for name, value in self._measured().items() if math.isfinite(value)}
         record = {"round": snapshot.t, **measured, **self.counters(snapshot, host)}
-        self.history.append(record)
-        self.display.record(record)
+        self.write_down(record)

@@ -76,6 +76,7 @@ from netfleet.sites.runtime.rollback import check_complete, check_rejoined
 from netfleet.sites.runtime.site_noise import Agreement, SiteNoise, sent_model
 from netfleet.sites.runtime.status_builder import StatusBuilder
 from netfleet.sites.runtime.step_record import StepRecord
+from netfleet.track.following import NO_TRACKING, Tracking
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,11 @@ class SiteRunner:
         transport: Transport | None = None,
         terms: Terms = NO_TERMS,
         peers: Peers | None = None,
+        tracking: Tracking = NO_TRACKING,
     ) -> None:
         """The default transport is gRPC over mutual TLS with this identity, and with peers from the folder."""
         check_complete(folder)
+        self._tracking = tracking
         site = replace(site, rollbacks=read_rollbacks(folder).rollbacks)  # they may be others than when it was read
         self._terms, in_force = terms, terms.in_force
         self.folder, self.site, self.experiment, self.log = folder, site, experiment, log
@@ -191,7 +194,10 @@ class SiteRunner:
         else:
             self._serve_and_compare(session, connections, own.facts, first is None, display)
         self.log.event("started", round=history.resumed, rounds=members.rounds, listen=self.site.listen)
-        history.final = self._train(session, host, history, first, display, own)
+        with self._tracking.of(history) as follow:
+            history.final = self._train(session, host, history, first, display, own, follow)
+            if own is None and (words := divergence(history.records, algorithm)):
+                history.mark_diverged(words, durable=False)
         return session, history
 
     def note_metrics(self, address: str) -> None:
@@ -339,10 +345,11 @@ class SiteRunner:
         first: Snapshot | None,
         display: Display,
         own: OwnLoop | None,
+        follow: Callable[[], None],
     ) -> Snapshot:
         rounds, start = self.experiment.rounds, None if first is None else lambda *_: first
         algorithm = self.algorithm if own is None else own.algorithm
-        recorder = self._recorder(session, host.problem, history, algorithm, display, own)
+        recorder = self._recorder(session, host.problem, history, algorithm, display, own, follow)
         job = Job(host.problem, host.network, algorithm, rounds, recorder, start, steps=self._steps())
         display.begin(self.site.name, history.resumed, rounds)
         try:
@@ -377,12 +384,13 @@ class SiteRunner:
         algorithm: Algorithm,
         display: Display,
         own: OwnLoop | None,
+        follow: Callable[[], None],
     ) -> Recorder:
         settings = replace(self.experiment, checkpoint_every=1)
         last = last_round(problem, self._budget, settings.rounds, history.resumed)
         if last < settings.rounds:
             self.log.event("budget", round=last, why="the privacy budget allows no further round")
-        parts = session, self.status, self._models, last, history, algorithm, settings, display
+        parts = session, self.status, self._models, last, history, algorithm, settings, display, None, follow
         return SiteRecorder(*parts) if own is None else own.around(OwnLoopRecorder(own.measured, *parts))
 
     def _write_model(self, problem: Problem, final: Snapshot, history: History, own: OwnLoop | None) -> None:
