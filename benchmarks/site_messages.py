@@ -28,7 +28,7 @@ from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Contact
 from netfleet.sites.network.wait_cause import Cause
-from netfleet.sites.network.wire import Expected, Frame, Kind
+from netfleet.sites.network.wire import Expected, Frame, Kind, SiteNews
 from netfleet.sites.planning.certificates import Identity, load_identity
 from netfleet.sites.planning.folders import Neighbour, Site, load_site
 from netfleet.sites.relay.client import RelayClient
@@ -65,7 +65,7 @@ class OpenMembers:
     def first_round(self, j: int) -> int:
         return 0
 
-    def note_rounds(self, j: int, t: int, rounds: Sequence[int]) -> None: ...
+    def note_news(self, j: int, t: int, news: Sequence[SiteNews]) -> None: ...
 
     def note_compared(self, j: int) -> None: ...
 

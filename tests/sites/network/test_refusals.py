@@ -34,7 +34,7 @@ from netfleet.sites.network.rate_limit import BURST, MOST, RateLimit
 from netfleet.sites.network.receipts import NoReceipts
 from netfleet.sites.network.server import SiteServer
 from netfleet.sites.network.transport import Caller, Contact
-from netfleet.sites.network.wire import CHUNK, Expected, Frame, Kind
+from netfleet.sites.network.wire import CHUNK, Expected, Frame, Kind, SiteNews
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.planning.certificates import Identity, load_identity
 from netfleet.sites.planning.folders import Plan, load_site
@@ -170,7 +170,7 @@ async def good_neighbour(world: World) -> None:
     client = Client(site, transport, heard.log.refused, NoReceipts())
     contact = Contact(next(each for each in site.neighbours if each.name == "s0"))
     wanted = Wanted(Expected(world.run, 0, T, 0, WORDS, 28), memoryview(into))
-    assert (await client.pull(contact, wanted, [T, T, T])).kind == Kind.CHUNK
+    assert (await client.pull(contact, wanted, [SiteNews(T)] * 3)).kind == Kind.CHUNK
     assert bytes(into) == bytes(MESSAGE + T)
     assert heard.refusals() == []
     await transport.close()
@@ -180,7 +180,7 @@ def asked(**changes: Any) -> Callable[[World], bytes]:
     """A request of s1, with something wrong about it."""
 
     def make(world: World) -> bytes:
-        frame = Frame(Kind.PULL, world.run, 1, T, body=wire.pack_request([T, T, T]))
+        frame = Frame(Kind.PULL, world.run, 1, T, body=wire.pack_request([SiteNews(T)] * 3))
         return frame._replace(**changes).encode()
 
     return make
@@ -197,27 +197,36 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "a round to come": (asked(t=T + 2), DENIED, "a request for round 5 while this site is in round 3"),
     "a round before all": (asked(t=-2), DENIED, "a frame of round -2"),
     "no request": (
-        asked(kind=Kind.CHUNK, total=28),
+        asked(kind=Kind.CHUNK, total=31),
         DENIED,
         "a request CHUNK where one of PULL, JOIN, MODEL, FACTS, KEY, RECEIPTS, CHECK was expected",
     ),
     "a key for noise": (asked(kind=Kind.KEY, t=0), DENIED, "this site adds no noise to its links"),
     "an answer": (asked(kind=Kind.DROPPED), DENIED, "a request DROPPED where"),
-    "half a round": (asked(body=b"\0\0\0\1" + bytes(7)), DENIED, "a request of 11 bytes for 1 rounds"),
-    "half a number": (asked(body=b"\1"), DENIED, "a request of 1 bytes for 1 rounds"),
+    "half a round": (asked(body=b"\0\0\0\1" + bytes(7)), DENIED, "a request of 11 bytes with news of 1 sites"),
+    "half a number": (asked(body=b"\1"), DENIED, "a request of 1 bytes with news of 1 sites"),
     "too many rounds": (
-        asked(body=struct.pack("!I", wire.SITES + 1) + bytes(8 * wire.SITES + 8)),
+        asked(body=struct.pack("!I", wire.SITES + 1) + bytes(9 * wire.SITES + 9)),
         DENIED,
-        "a request of 524300 bytes for 65537 rounds",
+        "a request of 589837 bytes with news of 65537 sites",
+    ),
+    "news that is no news": (
+        asked(body=wire.pack_request([SiteNews(T)])[:-1] + b"\3"),
+        DENIED,
+        "a request that says of a site's alarm neither yes, no nor unknown",
     ),
     "half a certificate": (
-        asked(body=wire.pack_request([T], b"\1\0x")),
+        asked(body=wire.pack_request([SiteNews(T)], b"\1\0x")),
         DENIED,
         "a certificate or signature that is cut",
     ),
-    "half a receipt": (asked(body=wire.pack_request([T], bytes(2 + 40))), DENIED, "receipts that end in the middle"),
+    "half a receipt": (
+        asked(body=wire.pack_request([SiteNews(T)], bytes(2 + 40))),
+        DENIED,
+        "receipts that end in the middle",
+    ),
     "a receipt for nothing": (
-        asked(body=wire.pack_request([T], bytes(2) + b"\7" + bytes(84) + bytes(2))),
+        asked(body=wire.pack_request([SiteNews(T)], bytes(2) + b"\7" + bytes(84) + bytes(2))),
         DENIED,
         "a receipt for the unknown thing 7",
     ),
@@ -225,7 +234,7 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "facts of another round": (asked(kind=Kind.FACTS, t=T), DENIED, "a request FACTS for round 3; expected -1"),
     "nothing": (lambda world: b"", DENIED, "a frame of 0 bytes is truncated"),
     "truncated header": (damaged(lambda data: data[:50]), DENIED, "a frame of 50 bytes is truncated"),
-    "truncated body": (damaged(lambda data: data[:-1]), DENIED, "27 bytes of body where its header says 28"),
+    "truncated body": (damaged(lambda data: data[:-1]), DENIED, "30 bytes of body where its header says 31"),
     "corrupt": (damaged(lambda data: data[:-1] + b"x"), DENIED, "a corrupt frame: its checksum is wrong"),
     "another protocol": (
         damaged(lambda data: b"HTTP" + data[4:]),

@@ -129,6 +129,6 @@ async def ask(members: Membership, network: MemoryNetwork, name: str, j: int) ->
     client = Client(members.site, network.transport(name), Log().refused, NoReceipts())
     wanted = Wanted(Expected(members.site.run_id, j, T + 1, 0, WORDS, 28), memoryview(bytearray(28)))
     try:
-        await client._attempt(members.contacts[j], Kind.PULL, wanted, members.known_rounds())
+        await client._attempt(members.contacts[j], Kind.PULL, wanted, members.news())
     except TransportError as error:
         client.note_failure(members.contacts[j], error)

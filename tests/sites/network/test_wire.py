@@ -399,8 +399,8 @@ def test_any_bytes_are_notes_and_receipts_or_refused(data: bytes) -> None:
         given_ = unpack_receipts(data)
         assert not given_.receipts or pack_receipts(*given_) == data
     with contextlib.suppress(FrameError):
-        rounds, rest = wire.unpack_request(data)
-        assert wire.pack_request(rounds, rest) == data
+        news, rest = wire.unpack_request(data)
+        assert wire.pack_request(news, rest) == data
 
 
 hashes = st.binary(min_size=32, max_size=32).map(bytes.hex)

@@ -11,6 +11,7 @@ import pytest
 from netfleet.cli import main
 from netfleet.errors import CertificateError, ConfigError
 from netfleet.sites.network.outbox import Outbox
+from netfleet.sites.network.wire import SiteNews
 from netfleet.sites.planning.certificates import new_authority
 from netfleet.sites.planning.folders import load_site
 from netfleet.sites.policy.revocation import RevocationList
@@ -72,8 +73,28 @@ def test_nobody_misses_a_neighbour_that_is_away(world: World, how: str) -> None:
     others.known[0] = 9
     assert members.sites_apart() == [2]
     assert others.sites_apart() == [1]
-    others.note_rounds(1, 0, members.known_rounds())
+    others.note_news(1, 0, members.news())
     assert others.sites_apart() == []
+
+
+def test_news_of_an_alarm_go_over_sites_that_have_none(world: World) -> None:
+    """s0 – s1 – s2: what s0 says of itself reaches s2, and nothing is concluded from what nobody has said."""
+    near, far = (
+        Membership(world.folder(name), load_site(world.folder(name))[0], 10, Outbox(), Log().refused)
+        for name in ("s1", "s2")
+    )
+    for each in (near, far):
+        each.start(0)
+        each.note_alarm(False)
+    assert far.alarm_anywhere() is None
+    for t, stands in enumerate([False, True, False], 1):
+        near.note_news(0, t, [SiteNews(t, stands)])
+        near.note_news(2, t, [SiteNews(-1), SiteNews(-1), SiteNews(t, False)])
+        near.outbox.t = t
+        far.note_news(1, t, near.news())
+        assert near.alarm_anywhere() is far.alarm_anywhere() is stands
+    far.note_news(1, 4, [SiteNews(4), SiteNews(4, True)])
+    assert far.alarm_anywhere() is True
 
 
 def test_another_authority_cannot_evict(world: World) -> None:

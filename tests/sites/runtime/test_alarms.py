@@ -30,8 +30,8 @@ from netfleet.sites.operations.logs import Log
 from netfleet.sites.operations.process import holds_message
 from netfleet.sites.operations.status import StatusAnswer
 from netfleet.sites.operations.status_table import _remarks
-from netfleet.sites.planning.alarm_settings import AlarmSettings
-from netfleet.sites.runtime.alarms import ALARM_FILE, Alarm, Alarms, read_alarms, release
+from netfleet.sites.planning.alarm_settings import Alarm, AlarmSettings
+from netfleet.sites.runtime.alarms import ALARM_FILE, Alarms, read_alarms, release
 from netfleet.sites.runtime.jumps import LEAST, UsualNorms, score_jumps
 from netfleet.sites.runtime.kept import available, kept_rounds
 from netfleet.sites.runtime.rollback import roll_back, shared_rounds, site_rounds
@@ -137,7 +137,8 @@ def test_what_is_usual_comes_back_with_the_checkpoint() -> None:
         ("loss", [1.0, 0.9, 0.8, 0.7, 0.6], 1.0, None),
         ("loss", [-5.0, -5.1, -5.0, -5.1, -5.0], 16.0, "loss"),
         ("loss", [1.0, 1e-9, 1e-9, 1e-9, 1e-9], 1e-7, None),  # it has vanished
-        ("loss", [1.0, 0.9, 0.8, 0.7], 1e9, None),  # too few
+        ("loss", [1.0, 0.9, 0.8, 0.7], 5.1, "loss"),  # with few of them, it must exceed the largest
+        ("loss", [1.0, 0.2, 0.2, 0.2], 4.9, None),
         ("accuracy", [0.90, 0.91, 0.90, 0.92, 0.91], 0.6, "accuracy"),
         ("accuracy", [0.90, 0.91, 0.90, 0.92, 0.91], 0.8, None),
         ("accuracy", [0.5, 0.9, 0.4, 0.8, 0.6], 0.3, None),  # it always varies
@@ -172,6 +173,7 @@ FIVE: dict[str, Any] = {
 FIRST, LIAR = 20, "s2"
 POISON = {LIAR: Poison(FIRST)}
 HONEST = ["s0", "s1", "s3", "s4"]
+ALARMS_OFF = "[alarm]\nnorm = 0.0\nloss = 0.0\naccuracy = 0.0\n"
 
 
 def planned(folder: Path, on_alarm: str, table: dict[str, Any] = FIVE) -> MemorySites:
@@ -241,17 +243,25 @@ def test_a_poisoned_model_is_taken_back(tmp_path: Path, capsys: pytest.CaptureFi
     check_honest(sites)
 
 
-def test_the_checkpoints_before_an_alarm_stay(tmp_path: Path) -> None:
-    sites = planned(tmp_path, "continue", {**FIVE, "rounds": 40})
+@pytest.mark.slow
+def test_the_checkpoints_before_an_alarm_stay_at_all_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only s0 looks at norms; the others keep theirs because s0 has an alarm."""
+    small = {"kind": "net-fleet", "K": 2, "eta": 1e-5}
+    sites = planned(tmp_path, "continue", {**FIVE, "rounds": 40, "algorithms": [small]})
     for folder in sites.folders():
         path = folder / "site.toml"
-        path.write_text(path.read_text().replace("keep = 8", "keep = 4"))
-    (sites.folder / "s0" / "alarm.json").write_text('[{"kind": "loss", "site": "", "round": 20}]')
-    sites.start()
+        text = path.read_text().replace("keep = 16", "keep = 4")
+        path.write_text(text if folder.name == "s0" else text.partition("[alarm]")[0] + ALARMS_OFF)
+    sites.start(poison=POISON)
     for name in sites.names:
         sites.end(name)
-    assert available(sites.folder / "s0") == sorted(kept_rounds(20, 4) | kept_rounds(40, 4))
-    assert available(sites.folder / "s1") == sorted(kept_rounds(40, 4))
+    assert 20 not in kept_rounds(40, 4)
+    assert available(sites.folder / "s0") == sorted(kept_rounds(FIRST + 1, 4) | kept_rounds(40, 4))
+    assert [read_alarms(folder) != () for folder in sites.folders()] == [True, False, False, False, False]
+    assert main(["rollback", str(sites.folder)]) == 0
+    said = capsys.readouterr().out
+    assert "The first alarm was in round 21: norm of messages of s2 (at s0)." in said
+    assert "To go back to before it: --to 20" in said
     assert main(["release", str(sites.folder / "s0")]) == 0
     assert not read_alarms(sites.folder / "s0")
 

@@ -18,7 +18,7 @@ from netfleet.sites.network.receipt_format import unpack_note
 from netfleet.sites.network.receipts import WHAT, Receipts
 from netfleet.sites.network.transport import HOLD, Busy, Contact, Refused, Transport
 from netfleet.sites.network.wait_cause import unpack_cause
-from netfleet.sites.network.wire import Assembly, Expected, Frame, Kind
+from netfleet.sites.network.wire import Assembly, Expected, Frame, Kind, SiteNews
 from netfleet.sites.planning.folders import Site
 
 #: Seconds after which an answer is overdue: until it begins (the other may hold it for `HOLD`), and without a byte.
@@ -62,7 +62,7 @@ class Client:
         self._run = site.run_id
 
     async def pull(
-        self, contact: Contact, wanted: Wanted, rounds: Sequence[int] = (), kind: Kind = Kind.PULL
+        self, contact: Contact, wanted: Wanted, news: Sequence[SiteNews] = (), kind: Kind = Kind.PULL
     ) -> Answer:
         """Ask until there is a final answer, or the site's patience has run out (WAIT).
 
@@ -72,11 +72,11 @@ class Client:
         """
         contact.asked, contact.cause = time.monotonic(), None
         try:
-            return await self._pull(contact, wanted, rounds, kind)
+            return await self._pull(contact, wanted, news, kind)
         finally:
             contact.asked = None
 
-    async def _pull(self, contact: Contact, wanted: Wanted, rounds: Sequence[int], kind: Kind) -> Answer:
+    async def _pull(self, contact: Contact, wanted: Wanted, news: Sequence[SiteNews], kind: Kind) -> Answer:
         pauses, failing = _pauses(), None
 
         def known() -> bool:  # one that has never been there is not given up
@@ -84,7 +84,7 @@ class Client:
 
         while not wanted.given_up():
             try:
-                answer = await self._attempt(contact, kind, wanted, rounds, self._limits(failing if known() else None))
+                answer = await self._attempt(contact, kind, wanted, news, self._limits(failing if known() else None))
                 pauses, failing = _pauses(), None
                 if answer.kind != Kind.WAIT:
                     contact.waiting = ""
@@ -145,10 +145,10 @@ class Client:
         """A request that no message answers."""
         return await self._attempt(contact, kind, Wanted(Expected(self._run, contact.neighbour.number, t, 0, "", 0)))
 
-    def _request(self, contact: Contact, kind: Kind, expected: Expected, rounds: Sequence[int]) -> bytes:
+    def _request(self, contact: Contact, kind: Kind, expected: Expected, news: Sequence[SiteNews]) -> bytes:
         body = b""
         if kind in (Kind.PULL, Kind.RECEIPTS):
-            body = wire.pack_request(rounds, self._receipts.to_give(contact.neighbour.name))
+            body = wire.pack_request(news, self._receipts.to_give(contact.neighbour.name))
         return Frame(kind, self._run, self._site.number, expected.t, expected.call, body=body).encode()
 
     async def _attempt(
@@ -156,11 +156,11 @@ class Client:
         contact: Contact,
         kind: Kind,
         wanted: Wanted,
-        rounds: Sequence[int] = (),
+        news: Sequence[SiteNews] = (),
         limits: tuple[float, float] = (DEADLINE, DEADLINE),
     ) -> Answer:
         assembly, note = Assembly(wanted.expected, wanted.into), None
-        request = self._request(contact, kind, wanted.expected, rounds)
+        request = self._request(contact, kind, wanted.expected, news)
         async with aclosing(_in_time(self._transport.pull(contact.neighbour, request), *limits)) as answers:
             async for data in answers:
                 contact.received += len(data)

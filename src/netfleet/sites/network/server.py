@@ -17,7 +17,7 @@ from netfleet.sites.network.receipt_format import pack_note, unpack_receipts
 from netfleet.sites.network.receipts import WHAT, Receipts
 from netfleet.sites.network.transport import HOLD, NO_NEIGHBOUR, Busy, Caller, Contact, Refused
 from netfleet.sites.network.wait_cause import Cause, pack_cause
-from netfleet.sites.network.wire import Frame, Kind
+from netfleet.sites.network.wire import Frame, Kind, SiteNews
 from netfleet.sites.planning.certificates import OPERATOR
 from netfleet.sites.planning.folders import Neighbour, Site
 from netfleet.sites.policy.peers import Peers
@@ -39,8 +39,8 @@ class Members(Protocol):
     def first_round(self, j: int) -> int:
         """The first round of the link to neighbour j."""
 
-    def note_rounds(self, j: int, t: int, rounds: Sequence[int]) -> None:
-        """Neighbour j is in round t, and knows these rounds of all sites."""
+    def note_news(self, j: int, t: int, news: Sequence[SiteNews]) -> None:
+        """Neighbour j is in round t, and knows this of all sites, by their numbers."""
 
     def add_link(self, j: int) -> Frame:
         """Agree with j on the first round of a new link; it is on disk when this returns."""
@@ -126,13 +126,13 @@ class SiteServer:
         if frame.kind.name not in _REQUESTS:
             raise FrameError(f"a request {frame.kind.name} where one of {', '.join(_REQUESTS)} was expected")
         if frame.kind in (Kind.PULL, Kind.RECEIPTS):
-            rounds, receipts = wire.unpack_request(frame.body)
+            news, receipts = wire.unpack_request(frame.body)
             if receipts:
                 await in_thread(self._receipts.take, name, unpack_receipts(receipts))
         if frame.kind == Kind.PULL:
             if self._members.answer_instead(j, frame) is None:
                 self._check_round(frame, self._members.first_round(j))
-            self._members.note_rounds(j, frame.t, rounds)
+            self._members.note_news(j, frame.t, news)
         return frame, contact
 
     def _check_round(self, frame: Frame, first: int) -> None:

@@ -37,17 +37,19 @@ except ImportError:
 MAGIC, VERSION = b"NTFL", 3
 #: The largest body of a frame, and the longest description of a message.
 CHUNK, WORDS = 1 << 20, 1 << 10
-#: The most sites that a list of rounds has.
+#: The most sites that a request has news of.
 SITES = 1 << 16
 _HEADER = struct.Struct("!4sBB32sIqIQQI")
 _CHECK = struct.Struct("!I")
+_NEWS = struct.Struct("!qB")
+_ALARMS = (False, True, None)
 HEADER_SIZE = _HEADER.size + _CHECK.size
 
 
 class Kind(IntEnum):
     """What a frame says."""
 
-    PULL = 1  # give me your message (t, call); the body has the rounds that I know of all sites, and my receipts
+    PULL = 1  # give me your message (t, call); the body has what I know of all sites, and my receipts
     HEAD = 2  # here is one: what it is
     CHUNK = 3  # some of its bytes
     WAIT = 4  # not there yet; I am in round t
@@ -114,20 +116,32 @@ def message(run: bytes, sender: int, t: int, call: int, words: str, data: bytes 
         yield Frame(Kind.CHUNK, run, sender, t, call, start, len(view), view[start : start + CHUNK])
 
 
-def pack_request(rounds: Sequence[int], receipts: bytes = b"") -> bytes:
-    """The body of a request: how many rounds, the rounds of all sites by number, then receipts."""
-    return struct.pack(f"!I{len(rounds)}q", len(rounds), *rounds) + receipts
+class SiteNews(NamedTuple):
+    """What a site knows of another one, at first or at second hand."""
+
+    round: int  # the latest in which it was; -1: not known
+    alarm: bool | None = None  # whether it had an alarm then that nobody had looked at; None: not known
 
 
-def unpack_request(body: bytes | memoryview) -> tuple[tuple[int, ...], bytes]:
-    """The rounds of all sites and the receipts that a request's body has."""
+def pack_request(news: Sequence[SiteNews], receipts: bytes = b"") -> bytes:
+    """The body of a request: of how many sites there is news, the news by their numbers, then receipts."""
+    packed = (_NEWS.pack(t, _ALARMS.index(alarm)) for t, alarm in news)
+    return b"".join((len(news).to_bytes(4, "big"), *packed, receipts))
+
+
+def unpack_request(body: bytes | memoryview) -> tuple[tuple[SiteNews, ...], bytes]:
+    """The news of all sites and the receipts that a request's body has."""
     count = int.from_bytes(body[:4], "big")
-    end = 4 + 8 * count
+    end = 4 + _NEWS.size * count
     if count > SITES or len(body) < end:
         raise FrameError(
-            f"a request of {len(body)} bytes for {count} rounds; expected 8 bytes for each of at most {SITES} sites"
+            f"a request of {len(body)} bytes with news of {count} sites; expected {_NEWS.size} bytes for each of at "
+            f"most {SITES} sites"
         )
-    return struct.unpack(f"!{count}q", body[4:end]), bytes(body[end:])
+    found = tuple(_NEWS.iter_unpack(body[4:end]))
+    if any(alarm >= len(_ALARMS) for _, alarm in found):
+        raise FrameError("a request that says of a site's alarm neither yes, no nor unknown (0 to 2)")
+    return tuple(SiteNews(t, _ALARMS[alarm]) for t, alarm in found), bytes(body[end:])
 
 
 class Expected(NamedTuple):

@@ -15,6 +15,7 @@ from netfleet.registry import fits
 from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.wait_cause import State
 from netfleet.sites.operations.logs import printable
+from netfleet.sites.planning.alarm_settings import Alarm
 from netfleet.sites.planning.certificates import OPERATOR, Identity, load_identity
 from netfleet.sites.planning.folders import SITE_FILE, Neighbour, Site, all_neighbours, all_sites, read_site
 from netfleet.sites.policy.peers import KnownPeers, Peers
@@ -90,7 +91,7 @@ class SiteStatus:
     policy: str = ""  # the beginning of the SHA-256 of the site's policy; empty: it has none
     revocations: int = 0  # the number of the revocation list in force; 0: there is none
     version: str = ""  # of netfleet
-    alarms: tuple[str, ...] = ()  # that nobody has looked at
+    alarms: tuple[Alarm, ...] = ()  # that nobody has looked at
     no_inbound: tuple[str, ...] = ()  # neighbours that cannot dial this site at its address
 
     def for_neighbour(self, name: str, show: ShowRules) -> "SiteStatus":
@@ -102,7 +103,7 @@ class SiteStatus:
     def for_operator(self, show: ShowRules) -> "SiteStatus":
         """What the operator may see: all, unless the site's policy says otherwise."""
         record = self.record if show.scores_to_operator else without_scores(self.record)
-        alarms = tuple(each for each in self.alarms if show.scores_to_operator or each.startswith("norm"))
+        alarms = tuple(each for each in self.alarms if show.scores_to_operator or each.kind == "norm")
         sketches = self.sketches if show.sketches_to_operator else ()
         return replace(self, record=record, sketches=sketches, alarms=alarms)
 
@@ -130,7 +131,9 @@ def parse_status(data: bytes, name: str) -> SiteStatus:
         links = tuple(_record(LinkStatus, each) for each in table["neighbours"])
         sketches = tuple(_record(Sketch, dict(zip(Sketch._fields, each, strict=True))) for each in table["sketches"])
         wait = None if table["wait"] is None else _record(WaitStatus, table["wait"])
-        status = _record(SiteStatus, {**table, "neighbours": links, "sketches": sketches, "wait": wait})
+        alarms = tuple(_record(Alarm, dict(zip(Alarm._fields, each, strict=True))) for each in table["alarms"])
+        inner = {"neighbours": links, "sketches": sketches, "wait": wait, "alarms": alarms}
+        status = _record(SiteStatus, {**table, **inner})
     except (KeyError, TypeError, ValueError):
         status = None
     if status is None or status.site != name or any(len(sketch.sums) != SUMS for sketch in status.sketches):

@@ -18,6 +18,7 @@ from netfleet.runs.history import History
 from netfleet.runs.progress import in_words
 from netfleet.sites.network.wait_cause import STATES
 from netfleet.sites.operations.status import SiteStatus, StatusAnswer
+from netfleet.sites.planning.alarm_settings import first_alarm
 from netfleet.sites.planning.folders import MODEL_FILE, RUN_FOLDER, Site
 from netfleet.sites.planning.overview import say
 
@@ -49,7 +50,16 @@ def status_lines(answers: Sequence[StatusAnswer]) -> list[str]:
     found = [answer.status for answer in answers if answer.status is not None]
     remarks = [line for answer in answers for line in _remarks(answer)]
     groups = components(found)
-    lines = [*cause_lines(found), *remarks, *_list_lines(found), *_apart_lines(found), *_invariant_lines(found, groups)]
+    first = first_alarm({status.site: status.alarms for status in found})
+    alarmed = [first.words] if first is not None and sum(len(status.alarms) for status in found) > 1 else []
+    lines = [
+        *cause_lines(found),
+        *alarmed,
+        *remarks,
+        *_list_lines(found),
+        *_apart_lines(found),
+        *_invariant_lines(found, groups),
+    ]
     if len(groups) > 1:
         parts = "; ".join(", ".join(group) for group in groups)
         lines.append(f"These sites train in {len(groups)} groups that no longer reach each other: {parts}")

@@ -1,17 +1,53 @@
 """What a site keeps, and when it raises an alarm: `keep`, `on_alarm` and `[alarm]` in nodes.toml and site.toml."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from netfleet.errors import ConfigError
 from netfleet.runs.config import make
 
 #: Checkpoints that a site keeps, and the most that it may.
-KEEP, MOST = 8, 64
+KEEP, MOST = 16, 64
 #: What a site does after an alarm: nothing else, or it waits until somebody has looked.
 OnAlarm = Literal["continue", "hold"]
+
+
+class Alarm(NamedTuple):
+    """What is unusual since a round; `site` is whose messages, or empty."""
+
+    kind: str  # norm, loss or accuracy
+    site: str
+    round: int
+
+    @property
+    def what(self) -> str:
+        return f"norm of messages of {self.site}" if self.kind == "norm" else self.kind
+
+    def __str__(self) -> str:
+        return f"{self.what}, since round {self.round}"
+
+
+class FirstAlarm(NamedTuple):
+    """The earliest alarm of some sites. Later ones follow from it: what is wrong travels a link a round."""
+
+    round: int
+    words: str
+
+
+def first_alarm(alarms: Mapping[str, Sequence[Alarm]]) -> FirstAlarm | None:
+    """The earliest alarm, by the names of the sites that have them."""
+    t = min((alarm.round for each in alarms.values() for alarm in each), default=None)
+    if t is None:
+        return None
+    at: dict[str, list[str]] = {}
+    for name, each in alarms.items():
+        for alarm in each:
+            if alarm.round == t:
+                at.setdefault(alarm.what, []).append(name)
+    found = "; ".join(f"{what} (at {', '.join(names)})" for what, names in at.items())
+    return FirstAlarm(t, f"The first alarm was in round {t}: {found}.")
 
 
 @dataclass(frozen=True)

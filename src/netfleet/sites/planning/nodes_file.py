@@ -2,7 +2,7 @@
 
     patience = 0                     # seconds after which an unreachable neighbour is given up; 0: never
     rejoin = false                   # whether a site that was given up comes back by itself
-    keep = 8                         # checkpoints that each site keeps, for netfleet rollback
+    keep = 16                        # checkpoints that each site keeps, for netfleet rollback
     on_alarm = "continue"            # what a site does after an alarm; "hold": wait until somebody has looked
     alarm = { norm = 100 }           # how unusual numbers must be for that (`alarm_settings.py`)
     relay = "10.0.0.9:7500"          # what sites dial whose neighbours cannot dial them, nor they their neighbours

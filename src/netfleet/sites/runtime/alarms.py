@@ -9,12 +9,12 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from netfleet.errors import ConfigError
 from netfleet.files import write_atomically
 from netfleet.runs.history import Record
 from netfleet.sites.operations.logs import Log
+from netfleet.sites.planning.alarm_settings import Alarm
 from netfleet.sites.planning.folders import Site
 from netfleet.sites.runtime.jumps import Jump, UsualNorms, score_jumps
 from netfleet.sites.runtime.waits import Waits
@@ -22,18 +22,6 @@ from netfleet.sites.runtime.waits import Waits
 ALARM_FILE = "alarm.json"
 #: Seconds between two looks at the file while a site holds.
 PAUSE = 0.2
-
-
-class Alarm(NamedTuple):
-    """What is unusual since a round; `site` is whose messages, or empty."""
-
-    kind: str
-    site: str
-    round: int
-
-    def __str__(self) -> str:
-        what = f"norm of messages of {self.site}" if self.kind == "norm" else self.kind
-        return f"{what}, since round {self.round}"
 
 
 def read_alarms(folder: Path, name: str = ALARM_FILE) -> tuple[Alarm, ...]:

@@ -14,7 +14,7 @@ from netfleet.privacy.receipts.lines import Event
 from netfleet.runs.progress import Display, in_words
 from netfleet.sites.network.client import Answer, Client, Wanted
 from netfleet.sites.network.loop_thread import LoopThread
-from netfleet.sites.network.wire import Expected, Kind
+from netfleet.sites.network.wire import Expected, Kind, SiteNews
 from netfleet.sites.operations.logs import Log
 from netfleet.sites.runtime.alarms import Alarms
 from netfleet.sites.runtime.membership import Membership
@@ -85,12 +85,12 @@ class SiteExchange:
             check_not_evicted(members)
 
     async def _pull_all(self, tag: Tag, rows: dict[int, Tensor], content: Content) -> dict[int, Answer]:
-        rounds = self._session.members.known_rounds()
+        news = self._session.members.news()
         async with asyncio.TaskGroup() as group:
-            tasks = {j: group.create_task(self._pull(j, tag, row, content, rounds)) for j, row in rows.items()}
+            tasks = {j: group.create_task(self._pull(j, tag, row, content, news)) for j, row in rows.items()}
         return {j: task.result() for j, task in tasks.items()}
 
-    async def _pull(self, j: int, tag: Tag, row: Tensor, content: Content, rounds: Sequence[int]) -> Answer:
+    async def _pull(self, j: int, tag: Tag, row: Tensor, content: Content, news: Sequence[SiteNews]) -> Answer:
         session = self._session
         wanted = Wanted(
             session.expected(j, *tag, content.words, row.numel()),
@@ -98,7 +98,7 @@ class SiteExchange:
             lambda: content.finite(row),
             lambda: not session.members.is_there(j, tag.t),
         )
-        return await session.client.pull(session.members.contacts[j], wanted, rounds)
+        return await session.client.pull(session.members.contacts[j], wanted, news)
 
     def _continue_without(self, j: int, t: int, answer: Answer) -> None:
         """Continue without neighbour j from round t on."""

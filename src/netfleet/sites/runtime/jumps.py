@@ -5,7 +5,8 @@ of its neighbours has had so far. One neighbour cannot change a median of three.
 after that, are ordinary: a tracked gradient vanishes at the optimum, and is there again when a site is lost.
 
 A loss or an accuracy is compared with the last ones: it is unusual if it is worse than their median by more than a
-threshold and by more than so many times their usual deviation from it.
+threshold and by more than so many times their usual deviation from it. Before there are enough of them, a loss is
+compared with the largest.
 """
 
 import math
@@ -78,6 +79,11 @@ def _ordered(norm: float) -> float:
 def score_jumps(records: Sequence[Record], settings: AlarmSettings) -> Iterator[Jump]:
     """Whether the last evaluation's loss or accuracy is unusual."""
     losses, accuracies = (_known(records, name) for name in ("loss", "accuracy"))
+    if settings.loss and 1 < len(losses) <= LEAST:
+        *before, last = losses
+        most = max(map(abs, before))
+        if last > settings.loss * most:
+            yield Jump("loss", last, most)
     if settings.loss and len(losses) > LEAST:
         floor = 1e-3 * abs(losses[0])  # a loss that vanishes may vary by large factors
         *before, last = losses[-WINDOW - 1 :]

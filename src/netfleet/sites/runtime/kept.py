@@ -4,6 +4,9 @@ The checkpoint of round r is kept until 2 · 2ᵏ rounds later, where 2ᵏ is th
 most 2^(keep − 2). These are `keep` checkpoints, which lie denser the later they are, and reach at least 2^(keep − 2)
 rounds back. They depend on the round only, so sites that are some rounds apart have most of them in common.
 
+When a site of the training has an alarm, all sites hold fast what they keep then (`HELD_FILE`), until somebody has
+looked. So there is a round from before the alarm to which all of them can go back, however late somebody looks.
+
 Each is a folder with hard links to the files of the checkpoint, so keeping it copies nothing.
 """
 
@@ -12,11 +15,13 @@ import shutil
 from pathlib import Path
 
 from netfleet.errors import CheckpointError
-from netfleet.files import sync_folder, write_atomically, writing
+from netfleet.files import make_folder, sync_folder, write_atomically, writing
 from netfleet.runs import checkpoint
 from netfleet.sites.planning.folders import RUN_FOLDER
 
 KEPT_FOLDER = "kept"
+#: In that folder: the round whose kept checkpoints are held fast.
+HELD_FILE = "held"
 
 
 def kept_rounds(t: int, keep: int) -> set[int]:
@@ -52,6 +57,25 @@ def keep_last(folder: Path, wanted: set[int]) -> None:
         shutil.rmtree(place, ignore_errors=True)
         new.rename(place)
     remove(folder, [r for r in _numbers(folder) if r not in wanted])
+
+
+def held_round(folder: Path) -> int | None:
+    """The round whose kept checkpoints a site holds fast, if it does."""
+    try:
+        return int((folder / KEPT_FOLDER / HELD_FILE).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return 0  # damaged: what is there from the beginning stays
+
+
+def hold_fast(folder: Path, t: int) -> None:
+    make_folder(folder / KEPT_FOLDER)
+    write_atomically(folder / KEPT_FOLDER / HELD_FILE, lambda file: file.write(str(t).encode()))
+
+
+def let_go(folder: Path) -> None:
+    (folder / KEPT_FOLDER / HELD_FILE).unlink(missing_ok=True)
 
 
 def _link(path: Path, to: Path) -> None:

@@ -1,4 +1,4 @@
-"""A site's neighbours: which there are, what the site answers them, and the rounds that it knows of all sites.
+"""A site's neighbours: which there are, what the site answers them, and what it knows of all sites.
 
 The network's thread calls this while the training runs in another. A link that the two ends agree on is on disk
 (`links.json`) before the neighbour hears of it. A link that the neighbour gave up is on disk before this site gives it
@@ -20,7 +20,7 @@ from netfleet.runs.config import make, read_toml
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.transport import Contact, Refused
 from netfleet.sites.network.wait_cause import Cause
-from netfleet.sites.network.wire import SITES, Frame, Kind
+from netfleet.sites.network.wire import SITES, Frame, Kind, SiteNews
 from netfleet.sites.planning.folders import NEIGHBOURS_FOLDER, Neighbour, Site
 from netfleet.sites.planning.nodes_file import check_name
 from netfleet.sites.policy.in_force import NO_POLICY, PolicyInForce
@@ -90,6 +90,7 @@ class Membership:
         self.neighbourhood = Neighbourhood(site.number, {each.number: each.weight for each in site.neighbours})
         self.waits = Waits(site.number, self.contacts)
         self.known: dict[int, int] = {}  # the latest round that is known of each site, from any source
+        self._alarms = dict[int, bool]()  # whether sites had alarms then, of those heard of since the start
         self.left: int | None = None  # the first round without this site
         self.finished = False
         self.joining = False  # whether it still agrees on its links
@@ -260,17 +261,36 @@ class Membership:
     def cause(self) -> Cause:
         return self.waits.cause()
 
-    # ---- the rounds of all sites ----
+    # ---- news of all sites ----
 
-    def note_rounds(self, j: int, t: int, rounds: Sequence[int]) -> None:
+    def note_news(self, j: int, t: int, news: Sequence[SiteNews]) -> None:
         self.contacts[j].note_round(t)
         self.known[j] = max(self.known.get(j, -1), t)
-        for k, seen in enumerate(rounds[: 2 * self.site.workers + 16]):  # room for some that joined later
-            if seen > self.known.get(k, -1) and k != self.site.number:
+        for k, (seen, alarm) in enumerate(news[: 2 * self.site.workers + 16]):  # room for some that joined later
+            newer = seen > self.known.get(k, -1)
+            if k == self.site.number or seen < 0:
+                continue
+            if newer:
                 self.known[k] = min(seen, self.outbox.t + 1 + self.site.workers)  # no link is longer than a round
+            if alarm is not None and (newer or k == j):  # what a site says of itself is the newest
+                self._alarms[k] = alarm
 
-    def known_rounds(self) -> list[int]:
-        """The rounds of all sites by number, as far as they are known here.
+    def note_alarm(self, stands: bool) -> None:
+        """Whether this site has an alarm that nobody has looked at."""
+        self._alarms[self.site.number] = stands
+
+    def alarm_anywhere(self) -> bool | None:
+        """Whether a site in reach has an alarm that nobody has looked at; None: not all were heard of since the start.
+
+        Those who are away do not count.
+        """
+        there = [k for k in list(self.known) if not self.is_away(k)]
+        if any(self._alarms.get(k) for k in there):
+            return True
+        return None if any(k not in self._alarms for k in there) else False
+
+    def news(self) -> list[SiteNews]:
+        """What is known here of all sites, by their numbers.
 
         A neighbour that is away counts as one in this site's round: so those who do not know why it is silent do not
         report it as unreachable.
@@ -278,7 +298,7 @@ class Membership:
         self.known[self.site.number] = self.outbox.t
         for j, contact in list(self.contacts.items()):
             self.known[j] = max(self.known.get(j, -1), self.outbox.t if self.is_away(j) else contact.t)
-        return [self.known.get(k, -1) for k in range(max(self.known) + 1)]
+        return [SiteNews(self.known.get(k, -1), self._alarms.get(k)) for k in range(max(self.known) + 1)]
 
     def sites_apart(self) -> list[int]:
         """Sites of which no site in reach has heard for long.

@@ -9,7 +9,7 @@ from netfleet.engines.job import Snapshot
 from netfleet.runs.recorder import RunRecorder
 from netfleet.sites.planning.folders import LEAVE_FILE
 from netfleet.sites.runtime.exchange import SiteSession, check_not_evicted
-from netfleet.sites.runtime.kept import keep_last, kept_rounds
+from netfleet.sites.runtime.kept import held_round, hold_fast, keep_last, kept_rounds, let_go
 from netfleet.sites.runtime.models import ModelWriter
 from netfleet.sites.runtime.status_builder import StatusBuilder
 
@@ -67,11 +67,17 @@ class SiteRecorder(RunRecorder):
             raise AskedToLeave(snapshot)
 
     def _keep(self, t: int, alarmed: int | None) -> None:
-        """Keep the checkpoint of round t; and as long as an alarm stands, those that were there when it began."""
+        """Keep the checkpoint of round t; and as long as an alarm stands at any site, those that were there before."""
         members = self._session.members
-        keep = members.site.keep
-        earlier = set() if alarmed is None else kept_rounds(min(alarmed, t), keep)
-        keep_last(members.folder, kept_rounds(t, keep) | earlier)
+        folder, keep = members.folder, members.site.keep
+        members.note_alarm(alarmed is not None)
+        anywhere, held = members.alarm_anywhere(), held_round(folder)
+        if anywhere and held is None:
+            hold_fast(folder, held := t if alarmed is None else min(alarmed, t))
+        elif anywhere is False and held is not None:
+            let_go(folder)
+            held = None
+        keep_last(folder, kept_rounds(t, keep) | (set() if held is None else kept_rounds(held, keep)))
 
 
 class OwnLoopRecorder(SiteRecorder):

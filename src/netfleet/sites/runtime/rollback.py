@@ -18,11 +18,12 @@ from netfleet.errors import CheckpointError, ConfigError
 from netfleet.files import locked
 from netfleet.prediction.model_file import read_info
 from netfleet.runs import checkpoint
+from netfleet.sites.planning.alarm_settings import first_alarm
 from netfleet.sites.planning.folders import BEST_FILE, LEAVE_FILE, MODEL_FILE, RUN_FOLDER, SITE_FILE, read_site
 from netfleet.sites.planning.rollbacks import Pending, Rollbacks, read_rollbacks, write_rollbacks
 from netfleet.sites.policy.eviction import evicted_names
-from netfleet.sites.runtime.alarms import ALARM_FILE
-from netfleet.sites.runtime.kept import available, check_kept, restore
+from netfleet.sites.runtime.alarms import ALARM_FILE, read_alarms
+from netfleet.sites.runtime.kept import available, check_kept, let_go, restore
 from netfleet.sites.runtime.membership import links_before
 
 
@@ -128,6 +129,7 @@ def _roll_back(site: SiteRounds, to: int, target: Rollbacks) -> None:
     for path in _later_models(folder, to):
         path.unlink()
     (folder / ALARM_FILE).unlink(missing_ok=True)
+    let_go(folder)
     write_rollbacks(folder, Pending(target, False, reached))
 
 
@@ -163,3 +165,6 @@ def remarks(sites: Sequence[SiteRounds], show: Callable[[str], object]) -> None:
     if len(sites) > 1:
         shared = shared_rounds(sites)
         show(f"all of them: {', '.join(map(str, shared)) or 'no round; sites without one come with --rejoin'}")
+    if (first := first_alarm({site.name: read_alarms(site.folder) for site in sites})) is not None:
+        before = [r for r in shared_rounds(sites) if r < first.round]
+        show(f"{first.words} To go back to before it: {f'--to {before[-1]}' if before else 'no such round is left'}")

@@ -121,7 +121,7 @@ class StatusBuilder:
             policy=self._in_force.name,
             revocations=self._revocations(),
             version=netfleet.__version__,
-            alarms=() if self._alarms is None else tuple(map(str, self._alarms.standing())),
+            alarms=() if self._alarms is None else self._alarms.standing(),
             no_inbound=self._no_inbound(),
         )
 
