@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -24,17 +23,16 @@ from netfleet.gradients.samples import DeviceSamples, draw
 from netfleet.privacy.mechanism import Mechanism
 from netfleet.privacy.spending import Spending
 from netfleet.problems.base import Objective, Problem, Scores
+from netfleet.problems.mini_batches import MiniBatches, Rows, Sampling
 from netfleet.problems.private import PrivateGradients, check_divisible
 from netfleet.problems.scoring import Metric, MetricSpec, make_metrics
 from netfleet.problems.site_weights import Shares
 from netfleet.problems.tasks import Task, guessed, make_task
 from netfleet.registry import Spec
 
-Rows = npt.NDArray[np.int64]
 BatchNormPolicy = Literal["mixed", "local", "recalibrated"]
 _CHUNK = 512  # samples per forward pass of an evaluation
 _GROUPS = 8  # of chunks in a full gradient, each summed by itself: fixed, so that the sum has one order
-_DRAWN = 1 << 20  # rows of mini-batches that are drawn ahead, at most
 _CALIBRATION = 2048  # samples that recalibrated BatchNorm statistics are made from
 
 
@@ -61,7 +59,7 @@ class ModuleProblem(Problem):
         test_parts: Sequence[Rows] | None = None,
         batch: int = 32,
         l2: float = 0.0,
-        sampling: Literal["replacement", "distinct"] = "replacement",
+        sampling: Sampling = "replacement",
         batch_norm: BatchNormPolicy = "mixed",
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
@@ -113,10 +111,6 @@ class ModuleProblem(Problem):
 
     def _host(self) -> None:
         """Set up what depends on which workers are hosted here."""
-        self._ids = np.asarray(self.workers, dtype=np.int64)[:, None]
-        self._sizes = np.array([len(self.parts[i]) for i in self.workers])[:, None]
-        self._offsets = np.concatenate([[0], np.cumsum(self._sizes)[:-1]])[:, None]
-        self._rows = np.concatenate([self.parts[i] for i in self.workers])
         scale = [1.0] * self.m if self.shares is None else (self.m * self.shares).tolist()
         #: What each hosted worker contributes to the mean over the hosted workers: 1 / (their number), unless weighted.
         self._parts_of_mean = [scale[i] / len(self.workers) for i in self.workers]
@@ -127,17 +121,16 @@ class ModuleProblem(Problem):
         self.initial_buffers = self._buffer_start.repeat(len(self.workers), 1) if keeps else None
         self.buffers = None if self.initial_buffers is None else self.initial_buffers.clone()
         self.mixes_buffers = keeps and self.batch_norm == "mixed"
-        self.size = int(self._sizes.sum())
         one = self._probed.random or self.device.type != "cpu"
         self._pool = ThreadPool(1 if one else min(self._threads, max(len(self.workers), _GROUPS)))
         task, samples = (self.task.loss, self.task.right, self._probed), (self._train, self._test)
         inputs = PathInputs(self.model, *task, *samples, self.seed, self.workers, self._head)
         self._path = choose_path(inputs, self._native, self._pool, self._threads, self.gradients)
         self._inputs, self._outputs_path = inputs, self._path if isinstance(self._path, Looped) else None
-        self._drawn = -1, 0, torch.empty(0)  # a round, its first drawn step, and `[steps, workers, batch]` rows
         hosted = [self.parts[i] for i in self.workers]
+        self.size = sum(map(len, hosted))
+        self._batches = MiniBatches(hosted, self.workers, self.batch, self.sampling, self.seed)
         self._private = None if self._mechanism is None else PrivateGradients(self._mechanism, self.workers, hosted)
-        self._steps = 0  # the largest step that was asked for: a round's mini-batches are drawn together
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -171,29 +164,7 @@ class ModuleProblem(Problem):
             return self._private.sample(t, k)
         if self.batch == 0:
             return Sample(t, k, self.size)
-        drawn_for, first, drawn = self._drawn
-        if t != drawn_for or not 0 <= k - first < len(drawn):
-            self._steps = max(self._steps, k)
-            most = max(_DRAWN // (len(self.workers) * self.batch), 1)
-            steps = np.arange(k, min(self._steps, k + most - 1) + 1)
-            first, drawn = k, torch.from_numpy(self._draw(t, steps))
-            self._drawn = t, first, drawn
-        rows = drawn[k - first]
-        return Sample(t, k, rows.numel(), rows)
-
-    def _draw(self, t: int, steps: Rows) -> Rows:
-        """The rows of all mini-batches of some steps of a round, `[steps, workers, batch]`."""
-        if self.sampling == "replacement":
-            k, place = steps[:, None, None], np.arange(self.batch)
-            local = randomness.integers(self._sizes, "batch", self.seed, self._ids, t, k, place)
-        else:
-            local = np.array([[self._distinct(i, t, int(k)) for i in range(len(self.workers))] for k in steps])
-        rows: Rows = self._rows[self._offsets + local]
-        return rows
-
-    def _distinct(self, i: int, t: int, k: int) -> Rows:
-        draw = randomness.generator("batch", self.seed, self.workers[i], t, k)
-        return draw.choice(len(self.parts[self.workers[i]]), self.batch, replace=False)
+        return self._batches.sample(t, k)
 
     def grad(self, x: Tensor, sample: Sample) -> Tensor:
         if self._private is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,9 @@ from netfleet.errors import ConfigError
 from netfleet.gradients.paths import Gradients
 from netfleet.gradients.replica import Loss
 from netfleet.problems.base import PROBLEMS, Problem
+from netfleet.problems.mini_batches import Rows, Sampling
 from netfleet.problems.models import MODELS
-from netfleet.problems.module import BatchNormPolicy, ModuleProblem, Rows
+from netfleet.problems.module import BatchNormPolicy, ModuleProblem
 from netfleet.problems.site_weights import WeightSpec
 from netfleet.problems.tasks import Task, make_task
 from netfleet.registry import Spec, check_type, parameters, shown, suggestion
@@ -31,7 +32,7 @@ def supervised(
     loss: Spec | Task | Loss = "cross-entropy",
     batch: int = 32,
     l2: float = 0.0,
-    sampling: Literal["replacement", "distinct"] = "replacement",
+    sampling: Sampling = "replacement",
     batch_norm: BatchNormPolicy = "mixed",
     validation: float = 0.0,
     seed: int = 0,
