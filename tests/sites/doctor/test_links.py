@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from netfleet.cli import main
 from netfleet.errors import FrameError, TransportError
 from netfleet.sites.doctor.answering import NOT_YET, Answerer, DoctorServer
-from netfleet.sites.doctor.asking import Link, ask, examine
+from netfleet.sites.doctor.asking import Link, ask, examine, speed
 from netfleet.sites.doctor.findings import Finding, Report
-from netfleet.sites.doctor.links import link_findings
+from netfleet.sites.doctor.links import link_findings, link_result
 from netfleet.sites.doctor.local import MACHINE, open_folder
 from netfleet.sites.doctor.probe import Diagnosis
 from netfleet.sites.doctor.questions import MOST_BYTES, TEXT, Question, SiteAnswer, pack, random_frames, unpack
@@ -215,6 +215,48 @@ def test_to_say_whether_a_site_can_be_dialled_only_its_address_is_tried(plan: Pa
         assert (answer.dialled, answer.back) == (site.neighbours[0].address, "cannot be reached (it does not serve)")
 
     asyncio.run(scenario())
+
+
+def test_a_doctor_stays_for_one_that_has_asked_just_now(plan: Path) -> None:
+    async def scenario() -> None:
+        network, site = MemoryNetwork(), read_site(plan / "s1")
+        answerer = Answerer(site, network.transport("s1"), "doctor")
+        (s0, _), run = site.neighbours, bytes.fromhex(site.run)
+
+        async def ask_it(over: bool) -> None:
+            await answerer.answer(Frame(Kind.CHECK, run, 0, -1, body=pack(Question("1", over=over))), s0)
+
+        await answerer.until_over(["s0"], 0.0)  # it has never asked
+        await ask_it(over=False)
+        answerer.heard["s0"] += 1000.0
+        staying = asyncio.ensure_future(answerer.until_over(["s0"], 0.0))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not staying.done()
+        await ask_it(over=True)
+        await asyncio.wait_for(staying, 60)
+
+    asyncio.run(scenario())
+
+
+def test_a_neighbour_with_which_the_site_trains_is_no_error(plan: Path) -> None:
+    """It has dialled the site's process, which is not the doctor's."""
+    site, blocked = read_site(plan / "s0"), Diagnosis("blocked", "does not answer", "open it")
+    closed = Link(site.neighbours[0], failure=TransportError("did not answer within 5 s"))
+    (finding,) = link_findings(site, closed, False, blocked, in_touch=True)
+    assert (finding.level, finding.check) == ("warning", "blocked")
+    assert link_result(closed, False, True).to == "by reverse"
+    dials_out = closed._replace(neighbour=Neighbour("s1", 1, "", 0.5))
+    assert list(link_findings(site, dials_out, False, None, in_touch=True)) == []
+    refuses = closed._replace(failure=TransportError("refuses: it is not a neighbour"))
+    (finding,) = link_findings(site, refuses, False, None, in_touch=True)
+    assert finding.level == "error"
+    assert link_result(refuses, False, True).to == "no"
+
+
+def test_a_delay_that_varies_makes_no_link_of_many_gigabytes_a_second() -> None:
+    assert speed(1_000_000, 0.06, 0.064) == pytest.approx(1_000_000 / 0.006)
+    assert speed(1_000_000, 0.11, 0.01) == pytest.approx(1e7)
 
 
 def test_texts_are_bounded_and_printable() -> None:
