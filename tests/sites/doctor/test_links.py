@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from netfleet.cli import main
 from netfleet.errors import FrameError, TransportError
+from netfleet.sites.doctor import site as site_doctor
 from netfleet.sites.doctor.answering import NOT_YET, Answerer, DoctorServer
 from netfleet.sites.doctor.asking import Link, ask, examine, speed
 from netfleet.sites.doctor.findings import Finding, Report
@@ -237,6 +240,40 @@ def test_a_doctor_stays_for_one_that_has_asked_just_now(plan: Path) -> None:
         await asyncio.wait_for(staying, 60)
 
     asyncio.run(scenario())
+
+
+def attempts_of(plan: Path, monkeypatch: pytest.MonkeyPatch, heard: list[float], wait: float, relay: str = "") -> int:
+    """How often s0's doctor asks a neighbour that never answers; `heard` is when it has asked, at each attempt."""
+    links, _ = links_of(plan / "s0")
+    links._opened = links._opened._replace(site=replace(links._opened.site, relay=relay))
+    links._in_touch = frozenset()
+    attempts: list[Link] = []
+
+    async def unreachable(transport: object, site: object, to: Neighbour, size: int) -> Link:
+        attempts.append(Link(to, failure=TransportError("did not answer within 5 s")))
+        if heard:
+            links._answerer.heard[to.name] = time.monotonic() + heard[len(attempts) - 1]
+        return attempts[-1]
+
+    async def scenario() -> None:
+        links._answerer, links._stop = Answerer(links._opened.site, links._transport, "doctor"), asyncio.Event()
+        await links._examine(read_site(plan / "s0").neighbours[0], 100, wait, lambda text: None)
+
+    monkeypatch.setattr(site_doctor, "examine", unreachable)
+    monkeypatch.setattr(site_doctor, "ANSWER", 0.05)
+    monkeypatch.setattr(site_doctor, "PAUSE", 0.0)
+    asyncio.run(scenario())
+    return len(attempts)
+
+
+def test_a_neighbour_that_still_asks_is_waited_for(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there, and cannot be reached yet: its last question counts, not its first."""
+    assert attempts_of(plan, monkeypatch, [1000.0, 1000.0, -1000.0], 1000.0) == 3
+
+
+def test_the_relay_is_tried_after_an_address_also_without_waiting(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attempts_of(plan, monkeypatch, [], 0.0) == 1
+    assert attempts_of(plan, monkeypatch, [], 0.0, relay="192.0.2.9:7500") > 1
 
 
 def test_a_neighbour_with_which_the_site_trains_is_no_error(plan: Path) -> None:

@@ -189,12 +189,13 @@ class Links:
 
     async def _examine(self, to: Neighbour, size: int, wait: float, say: Callable[[str], None]) -> Link:
         """Examine a neighbour, again and again until it answers: it may not have begun yet."""
-        until = time.monotonic() + wait
+        by_relay = self._opened.site.relay and to.address  # it is tried after the address has not answered
+        wait_here = 0.0 if to.name in self._in_touch else wait
+        until = time.monotonic() + (max(wait_here, ANSWER + PAUSE) if by_relay else wait_here)
         while True:
             link = await examine(self._transport, self._opened.site, to, size)
             last = min(until, self._answerer.heard.get(to.name, math.inf) + ENOUGH)
-            known = link.answer is not None or to.name in self._in_touch
-            if known or self._stop.is_set() or time.monotonic() >= last:
+            if link.answer is not None or self._stop.is_set() or time.monotonic() >= last:
                 if wait:
                     say(f"{to.name}: {'no answer' if link.answer is None else 'answers'}")
                 return link
