@@ -26,7 +26,9 @@ def run(options: argparse.Namespace) -> int:
     if len(made.parts) > 1:
         groups = "; ".join(", ".join(part) for part in made.parts)
         say(console, f"Without {options.name} the sites are {len(made.parts)} groups that train apart: {groups}")
-    say(console, f"\nNext: put it into every site's folder as {REVOKED_FILE}, first {', '.join(made.neighbours)}.")
+    say(console, f"The folders of sites in {options.folder} have it already.")
+    first = ", ".join(made.neighbours)
+    say(console, f"\nNext: at sites on other machines put it into the folder as {REVOKED_FILE}, first {first}.")
     say(console, f"Running sites read it at once and end their links to {options.name}; others when they start.")
     say(console, f"What {options.name} has changed before is still in the models: netfleet rollback {options.folder}")
     return 0

@@ -23,5 +23,9 @@ def run(options: argparse.Namespace) -> int:
     path, console = options.list or options.folder / OPERATOR / REVOKED_FILE, Console()
     made = revoke_site(options.folder, options.name, options.certificate, options.why, authority, path)
     say(console, f"wrote {path}: list {made.number}, with certificates of {', '.join(made.names())}")
-    say(console, f"\nNext: put it into every site's folder as {REVOKED_FILE}. Running sites read it at once.")
+    say(console, f"The folders of sites in {options.folder} have it already.")
+    say(
+        console,
+        f"\nNext: at sites on other machines put it into the folder as {REVOKED_FILE}. Running sites read it at once.",
+    )
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from netfleet.errors import RecordError, StorageError
 from netfleet.privacy.receipts.lines import Ended, Line, Metrics, Repaired
-from netfleet.privacy.receipts.record import HEAD_FILE, RECORD_FILE, Record, read_head
+from netfleet.privacy.receipts.record import HEAD_FILE, RECORD_FILE, Head, Record, read_head
 from support.receipts import altered, lines, raw_lines, write_head, write_raw
 
 
@@ -146,3 +147,14 @@ def test_a_full_disk_leaves_the_record_as_it_was(tmp_path: Path, monkeypatch: py
     assert (tmp_path / RECORD_FILE).read_bytes() == before
     record.add(Metrics("later"))
     assert [line.number for line in lines(tmp_path)] == [1, 2, 3]
+
+
+def test_the_head_can_be_read_while_a_site_overwrites_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, read = itertools.count(1), Path.read_bytes
+
+    def overwritten(path: Path) -> bytes:
+        path.write_bytes(Head(next(heads), 64 * "a").encode())
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", overwritten)
+    assert read_head(tmp_path).lines == 1

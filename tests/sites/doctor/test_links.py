@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,11 @@ from hypothesis import strategies as st
 
 from netfleet.cli import main
 from netfleet.errors import FrameError, TransportError
+from netfleet.sites.doctor import site as site_doctor
 from netfleet.sites.doctor.answering import NOT_YET, Answerer, DoctorServer
-from netfleet.sites.doctor.asking import Link, ask, examine
+from netfleet.sites.doctor.asking import Link, ask, examine, speed
 from netfleet.sites.doctor.findings import Finding, Report
-from netfleet.sites.doctor.links import link_findings
+from netfleet.sites.doctor.links import link_findings, link_result
 from netfleet.sites.doctor.local import MACHINE, open_folder
 from netfleet.sites.doctor.probe import Diagnosis
 from netfleet.sites.doctor.questions import MOST_BYTES, TEXT, Question, SiteAnswer, pack, random_frames, unpack
@@ -215,6 +218,82 @@ def test_to_say_whether_a_site_can_be_dialled_only_its_address_is_tried(plan: Pa
         assert (answer.dialled, answer.back) == (site.neighbours[0].address, "cannot be reached (it does not serve)")
 
     asyncio.run(scenario())
+
+
+def test_a_doctor_stays_for_one_that_has_asked_just_now(plan: Path) -> None:
+    async def scenario() -> None:
+        network, site = MemoryNetwork(), read_site(plan / "s1")
+        answerer = Answerer(site, network.transport("s1"), "doctor")
+        (s0, _), run = site.neighbours, bytes.fromhex(site.run)
+
+        async def ask_it(over: bool) -> None:
+            await answerer.answer(Frame(Kind.CHECK, run, 0, -1, body=pack(Question("1", over=over))), s0)
+
+        await answerer.until_over(["s0"], 0.0)  # it has never asked
+        await ask_it(over=False)
+        answerer.heard["s0"] += 1000.0
+        staying = asyncio.ensure_future(answerer.until_over(["s0"], 0.0))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not staying.done()
+        await ask_it(over=True)
+        await asyncio.wait_for(staying, 60)
+
+    asyncio.run(scenario())
+
+
+def attempts_of(plan: Path, monkeypatch: pytest.MonkeyPatch, heard: list[float], wait: float, relay: str = "") -> int:
+    """How often s0's doctor asks a neighbour that never answers; `heard` is when it has asked, at each attempt."""
+    links, _ = links_of(plan / "s0")
+    links._opened = links._opened._replace(site=replace(links._opened.site, relay=relay))
+    links._in_touch = frozenset()
+    attempts: list[Link] = []
+
+    async def unreachable(transport: object, site: object, to: Neighbour, size: int) -> Link:
+        attempts.append(Link(to, failure=TransportError("did not answer within 5 s")))
+        if heard:
+            links._answerer.heard[to.name] = time.monotonic() + heard[len(attempts) - 1]
+        return attempts[-1]
+
+    async def scenario() -> None:
+        links._answerer, links._stop = Answerer(links._opened.site, links._transport, "doctor"), asyncio.Event()
+        await links._examine(read_site(plan / "s0").neighbours[0], 100, wait, lambda text: None)
+
+    monkeypatch.setattr(site_doctor, "examine", unreachable)
+    monkeypatch.setattr(site_doctor, "ANSWER", 0.05)
+    monkeypatch.setattr(site_doctor, "PAUSE", 0.0)
+    asyncio.run(scenario())
+    return len(attempts)
+
+
+def test_a_neighbour_that_still_asks_is_waited_for(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is there, and cannot be reached yet: its last question counts, not its first."""
+    assert attempts_of(plan, monkeypatch, [1000.0, 1000.0, -1000.0], 1000.0) == 3
+
+
+def test_the_relay_is_tried_after_an_address_also_without_waiting(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attempts_of(plan, monkeypatch, [], 0.0) == 1
+    assert attempts_of(plan, monkeypatch, [], 0.0, relay="192.0.2.9:7500") > 1
+
+
+def test_a_neighbour_with_which_the_site_trains_is_no_error(plan: Path) -> None:
+    """It has dialled the site's process, which is not the doctor's."""
+    site, blocked = read_site(plan / "s0"), Diagnosis("blocked", "does not answer", "open it")
+    closed = Link(site.neighbours[0], failure=TransportError("did not answer within 5 s"))
+    (finding,) = link_findings(site, closed, False, blocked, in_touch=True)
+    assert (finding.level, finding.check) == ("warning", "blocked")
+    assert link_result(closed, False, True).to == "by reverse"
+    dials_out = closed._replace(neighbour=Neighbour("s1", 1, "", 0.5))
+    assert list(link_findings(site, dials_out, False, None, in_touch=True)) == []
+    refuses = closed._replace(failure=TransportError("refuses: it is not a neighbour"))
+    (finding,) = link_findings(site, refuses, False, None, in_touch=True)
+    assert finding.level == "error"
+    assert link_result(refuses, False, True).to == "no"
+
+
+def test_a_delay_that_varies_makes_no_link_of_many_gigabytes_a_second() -> None:
+    assert speed(1_000_000, 0.06, 0.064) == pytest.approx(1_000_000 / 0.006)
+    assert speed(1_000_000, 0.11, 0.01) == pytest.approx(1e7)
 
 
 def test_texts_are_bounded_and_printable() -> None:

@@ -244,7 +244,7 @@ REQUESTS: dict[str, tuple[Callable[[World], bytes], grpc.StatusCode, str]] = {
     "another version": (
         damaged(lambda data: data[:4] + b"\7" + data[5:]),
         DENIED,
-        "of version 7, but this site supports 3",
+        "of version 7, but this site supports 4",
     ),
     "another kind": (damaged(lambda data: data[:5] + b"\xff" + data[6:]), DENIED, "of the unknown kind 255"),
     "oversized": (damaged(lambda data: data + bytes(LARGEST)), TOO_MUCH, "an oversized one: more than"),

@@ -20,9 +20,9 @@ from netfleet.sites.network.grpc_transport import GrpcTransport
 from netfleet.sites.network.inbound import Inbound
 from netfleet.sites.network.outbox import Outbox
 from netfleet.sites.network.receipts import NoReceipts
-from netfleet.sites.network.reverse import ATTACH
+from netfleet.sites.network.reverse import ATTACH, ReverseCall, ReverseCalls
 from netfleet.sites.network.server import SiteServer
-from netfleet.sites.network.transport import Busy, Contact
+from netfleet.sites.network.transport import Busy, Caller, Contact
 from netfleet.sites.network.wire import Expected, Kind
 from netfleet.sites.planning.certificates import Identity
 from netfleet.sites.planning.folders import Neighbour, load_site
@@ -101,12 +101,35 @@ def test_a_site_without_an_address_is_asked_over_the_connection_that_it_makes(wo
                 await both.ask()
             await both.dial()
             assert (await both.until_asked()).kind == Kind.CHUNK
-            for _ in range(3 * reverse.OPEN):  # each call is for one request; s0 opens others
+            for _ in range(3 * reverse.OPEN):  # each call is for one request; s1 waits for those that s0 opens then
                 got = bytearray(28)
                 assert (await both.ask(into=got)).kind == Kind.CHUNK
                 assert bytes(got) == MESSAGE.numpy().tobytes()
-                await asyncio.sleep(0.02)
             assert "no frame" not in str(both.logs["s1"].refusals[1:])
+
+    run(scenario())
+
+
+def test_a_request_waits_for_the_call_that_follows_a_used_one() -> None:
+    async def scenario() -> None:
+        calls = ReverseCalls()
+
+        def attach() -> tuple[ReverseCall, asyncio.Task[None]]:
+            call = ReverseCall(Caller("s0", "10.0.0.1:1"), context=None)  # type: ignore[arg-type]
+            return call, asyncio.ensure_future(calls.hold(call))
+
+        assert await calls.take_next("s0", relayed=True) is None  # it has never attached
+        first, held = attach()
+        await until(lambda: calls.has("s0"))
+        assert await calls.take_next("s0", relayed=True) is first
+        waiting = asyncio.ensure_future(calls.take_next("s0", relayed=True))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        second, also_held = attach()
+        assert await waiting is second
+        for task in (held, also_held):
+            task.cancel()
 
     run(scenario())
 

@@ -80,7 +80,7 @@ def test_the_header_is_as_its_table_says() -> None:
     assert found["magic"] == b"NTFL"
     assert found["run"] == RUN
     numbers = {name: int.from_bytes(value, "big") for name, value in found.items()}
-    expected = {"version": 3, "kind": 3, "sender": 1, "t": 2, "call": 3, "offset": 4, "total": 10, "length": 6}
+    expected = {"version": 4, "kind": 3, "sender": 1, "t": 2, "call": 3, "offset": 4, "total": 10, "length": 6}
     assert {name: numbers[name] for name in expected} == expected
     assert data[HEADER_SIZE:] == b"bodies"
     assert sealed(data) == data
@@ -113,7 +113,7 @@ GOOD = Frame(Kind.HEAD, RUN, 3, 5, 1, 0, 52, WORDS.encode()).encode()
         (GOOD + b"x", "22 bytes of body where its header says 21"),
         (GOOD + bytes(CHUNK), "is oversized; at most"),
         (sealed(with_field(GOOD, "magic", b"HTTP")), "begins with b'HTTP'"),
-        (sealed(with_field(GOOD, "version", b"\2")), "of version 2, but this site supports 3"),
+        (sealed(with_field(GOOD, "version", b"\2")), "of version 2, but this site supports 4"),
         (sealed(with_field(GOOD, "kind", b"\0")), "unknown kind 0"),
         (sealed(with_field(GOOD, "kind", b"\xff")), "unknown kind 255"),
         (sealed(with_field(GOOD, "t", struct.pack("!q", -2))), "round -2"),

@@ -15,11 +15,11 @@ import pytest
 from netfleet.cli import main
 from netfleet.errors import ConfigError
 from netfleet.sites.network.loop_thread import LoopThread
-from netfleet.sites.operations.health import HEALTH_FILE, OLD, check_health, signs_of_life
+from netfleet.sites.operations.health import HEALTH_FILE, OLD, check_health, in_touch, signs_of_life
 
 
 def status(state: str = "training") -> Any:
-    return SimpleNamespace(site="hospital-a", state=state, round=3, rounds=9)
+    return SimpleNamespace(site="hospital-a", state=state, round=3, rounds=9, neighbours=())
 
 
 def until(happened: Callable[[], bool]) -> None:
@@ -87,6 +87,14 @@ def test_an_old_sign_of_life_does_not_count(tmp_path: Path, age: float, good: bo
     found = check_health(tmp_path, now=1e9 + age)
     assert found.good == good
     assert good or found.why == "hospital-a: no sign of life for 61 s; it was waiting, round 3 of 9"
+
+
+@pytest.mark.parametrize(("age", "names"), [(0.0, {"near"}), (OLD - 1, set()), (OLD + 1, set())])
+def test_neighbours_are_in_touch_as_long_as_they_were_heard(tmp_path: Path, age: float, names: set[str]) -> None:
+    assert in_touch(tmp_path) == frozenset()
+    heard = {"near": 3.0, "far": 100.0, "never": None}
+    (tmp_path / HEALTH_FILE).write_text(json.dumps({"time": 1e9, "heard": heard}))
+    assert in_touch(tmp_path, now=1e9 + age) == names
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"time": "x"}', "\udcff"])

@@ -200,6 +200,23 @@ raise ValueError("at last")
         assert said.count(part) == 1, said
 
 
+def test_traces_after_the_end_are_removed_too_if_that_is_wanted() -> None:
+    done = run(f"""
+with TlsRefusals(to_the_end=True) as watch:
+    found = []
+    watch.listen(lambda *told: found.append(told))
+    {FRAME}
+assert found == [("ipv4:10.0.0.1:34042", "plaintext, not TLS")], found
+{FRAME}
+assert len(found) == 1, found
+os.write(2, b"from below\\n")
+raise ValueError("at last")
+""")
+    said = done.stderr.decode()
+    assert (done.returncode, said.count("from below"), said.count("ValueError: at last")) == (1, 1, 1), said
+    assert "CallNextHandshakerLocked" not in said
+
+
 def test_what_is_written_with_one_call_is_filtered_as_one() -> None:
     done = run(f"""
 with TlsRefusals() as watch:

@@ -97,6 +97,33 @@ def test_news_of_an_alarm_go_over_sites_that_have_none(world: World) -> None:
     assert far.alarm_anywhere() is True
 
 
+def test_the_alarm_of_a_site_that_is_away_stands_nowhere(world: World) -> None:
+    """s0 – s1 – s2: s0 is evicted while it has an alarm; s2, which is not told of it, forgets the alarm."""
+    outs = set[str]()
+    near, far = (
+        Membership(
+            world.folder(name),
+            load_site(world.folder(name))[0],
+            10,
+            Outbox(),
+            Log().refused,
+            evicted=lambda name: "it lies" if name in outs else None,
+        )
+        for name in ("s1", "s2")
+    )
+    for each in (near, far):
+        each.start(0)
+        each.note_alarm(False)
+    near.note_news(0, 1, [SiteNews(1, True)])
+    far.note_news(1, 1, near.news())
+    assert far.alarm_anywhere() is True
+    outs.add("s0")
+    near.outbox.t = 2
+    far.note_news(1, 2, near.news())
+    outs.clear()  # s2 has heard nothing of the eviction
+    assert far.alarm_anywhere() is False
+
+
 def test_another_authority_cannot_evict(world: World) -> None:
     log = Log()
     peers, stranger = world.peers("s0", log), new_authority(world.authority.certificate.subject.rfc4514_string()[3:])

@@ -48,9 +48,10 @@ class Torn(NamedTuple):
 def read_head(folder: Path) -> Head:
     path = folder / HEAD_FILE
     try:
-        found = json.loads(path.read_bytes())
+        data = path.read_bytes()  # once: a site that runs overwrites it
+        found = json.loads(data)
         head = Head(found["lines"], found["hash"])
-        if not isinstance(head.lines, int) or not isinstance(head.hash, str) or head.encode() != path.read_bytes():
+        if not isinstance(head.lines, int) or not isinstance(head.hash, str) or head.encode() != data:
             raise ValueError("it is not written as netfleet writes it")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RecordError(f"cannot read {path} ({error}), which says how long the record is; {_REMEDY}") from None

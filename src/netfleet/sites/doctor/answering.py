@@ -40,7 +40,7 @@ class Answerer:
         self._site, self._transport, self._running, self._round = site, transport, running, round
         self._clock, self._version, self._seconds = clock, version, seconds
         self._dialling: dict[str, asyncio.Task[str]] = {}
-        self.heard: set[str] = set()  # neighbours whose doctor has asked
+        self.heard: dict[str, float] = {}  # neighbours whose doctor has asked, and when it last did, by `monotonic`
         self._over, self._news = set[str](), asyncio.Condition()  # those that need nothing more
 
     async def answer(self, request: Frame, to: Neighbour) -> Iterable[Frame]:
@@ -48,7 +48,7 @@ class Answerer:
         question = unpack(Question, request.body)
         if request.total > MOST_BYTES:
             raise FrameError(f"a question for {request.total} bytes; at most {MOST_BYTES} are sent")
-        self.heard.add(to.name)
+        self.heard[to.name] = time.monotonic()
         if question.over:
             async with self._news:
                 self._over.add(to.name)
@@ -60,11 +60,18 @@ class Answerer:
         return chain([first], random_frames(*about, request.total))
 
     async def until_over(self, names: Iterable[str], seconds: float) -> None:
-        """Wait until the doctors of these neighbours need nothing more, at most so long."""
-        wanted = set(names)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), self._news:
-                await self._news.wait_for(lambda: wanted <= self._over)
+        """Wait until the doctors of these neighbours need nothing more; of one that has been silent for so long,
+        nobody knows that it still does.
+        """
+        began, wanted = time.monotonic(), set(names)
+        while left := wanted - self._over:
+            rest = max(self.heard.get(name, began) for name in left) + seconds - time.monotonic()
+            rest = max(rest, began + seconds - time.monotonic())
+            if rest <= 0:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest), self._news:
+                    await self._news.wait_for(lambda: wanted <= self._over)
 
     async def _reach(self, to: Neighbour) -> str:
         """Why the neighbour cannot be dialled at its address; empty: it can, or has none. One attempt at a time."""

@@ -102,4 +102,11 @@ async def examine(
         tested = await ask(transport, site, to, Question(version), total, TEST)
     except TransportError as error:
         return Link(to, first.answer, error, ahead, delay, ways=ways)
-    return Link(to, first.answer, None, ahead, delay, total / max(tested.seconds - delay, 1e-4), ways)
+    return Link(to, first.answer, None, ahead, delay, speed(total, tested.seconds, delay), ways)
+
+
+def speed(total: int, seconds: float, delay: float) -> float:
+    """Bytes per second of a test that took so long with the delay of a question. Of a delay that is nearly all of it,
+    which varies, the rest says nothing.
+    """
+    return total / max(seconds - delay, seconds / 10)

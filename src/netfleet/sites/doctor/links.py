@@ -29,12 +29,20 @@ _REFUSALS = (
 
 
 def link_findings(
-    site: Site, link: Link, heard: bool, diagnosis: Diagnosis | None, served: bool = True
+    site: Site, link: Link, heard: bool, diagnosis: Diagnosis | None, served: bool = True, in_touch: bool = False
 ) -> Iterator[Finding]:
-    """What is wrong with a link; `heard`: the neighbour's doctor has reached this site, which has `served` its port."""
+    """What is wrong with a link; `heard`: the neighbour's doctor has reached this site, which has `served` its port;
+    `in_touch`: this site's own process trains with the neighbour.
+    """
     name = link.neighbour.name
     if link.answer is None:
         assert link.failure is not None
+        if in_touch and not is_refusal(link.failure):  # over a connection that the neighbour has made to that process
+            if link.neighbour.address:
+                found = _failure(link.failure, diagnosis)
+                what = f"{found.what} (this site's process trains with it, over a connection that it made)"
+                yield Finding("warning", found.check, name, what, found.cure)
+            return
         found = _of_relay(link) or _failure(link.failure, diagnosis)
         more = " (it does reach this site)" if heard else ""
         yield Finding("error", found.check, name, found.what + more, found.cure)
@@ -114,11 +122,14 @@ def _clock(name: str, ahead: float) -> Finding:
     return Finding("error" if abs(ahead) > MOST_CLOCK else "warning", "clock", name, what, cure)
 
 
-def link_result(link: Link, heard: bool) -> LinkResult:
+def link_result(link: Link, heard: bool, in_touch: bool = False) -> LinkResult:
     """The line of a neighbour in the table."""
     answer = link.answer
     if answer is None:
-        return LinkResult(link.neighbour.name, "no", "yes" if heard else "", None, None, None, "", "")
+        in_touch = in_touch and link.failure is not None and not is_refusal(link.failure)
+        return LinkResult(
+            link.neighbour.name, "by reverse" if in_touch else "no", "yes" if heard else "", None, None, None, "", ""
+        )
     by = [way.how for way in link.ways if not way.failure]
     to = "yes" if link.dialled is not None and not link.dialled.failure else f"by {by[0]}" if by else "yes"
     back = "no" if answer.back else "yes" if answer.dialled else "–"

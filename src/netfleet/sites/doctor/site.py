@@ -7,6 +7,7 @@ of the neighbours if it is asked to. If the site trains already, its process ans
 import asyncio
 import math
 import signal
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -27,15 +28,17 @@ from netfleet.sites.doctor.probe import Diagnose, Diagnosis, probe_with
 from netfleet.sites.doctor.questions import Question
 from netfleet.sites.doctor.resources import Computed, check_machine, check_time
 from netfleet.sites.network.transport import Refused, Transport
+from netfleet.sites.operations.health import in_touch
 from netfleet.sites.operations.logs import sender
 from netfleet.sites.operations.tls_refusals import TlsRefusals, trace_handshakes
 from netfleet.sites.planning.folders import Neighbour
 
 T = TypeVar("T")
-#: Seconds between two attempts while a neighbour is waited for, and for which doctors stay for each other at the end.
+#: Seconds between two attempts while a neighbour is waited for; and for which a doctor that is done stays for another
+#: since that one's last question.
 PAUSE, STAY = 1.0, 15.0
-#: Seconds after which a neighbour that has reached this site, and cannot be reached, is waited for no more: enough for
-#: some attempts, each of which may take as long as an answer may.
+#: Seconds since the last question of a neighbour that cannot be reached, after which it is waited for no more: enough
+#: for some attempts, each of which may take as long as an answer may.
 ENOUGH = 3 * (ANSWER + PAUSE)
 
 
@@ -88,7 +91,7 @@ def _watching(refused: Refused) -> Iterator[None]:
         if not why.startswith("answers with"):  # those that this site dials are examined anyway
             refused(who, why)
 
-    with TlsRefusals() as watch:
+    with TlsRefusals(to_the_end=True) as watch:
         watch.listen(note)
         yield
 
@@ -117,7 +120,9 @@ def examine_site(
                 report.note("port", f"{place}; its process runs")
             links = Links(opened, around.transport(opened), around.diagnose, heard, report)
             with around.watching(heard.refused):
-                asyncio.run(links.examine(computed.message, wait, serves, say))
+                asyncio.run(
+                    links.examine(computed.message, wait, serves, say, frozenset() if mine else in_touch(folder))
+                )
     check_time(opened, _with_exchange(computed, report), report, around.machine)
     for (who, why), times in heard.refusals.items():
         report.add("warning", "caller", f"was refused {times} times: {why.replace(';', ',')}", "see who it is", who)
@@ -145,9 +150,19 @@ class Links:
         self._opened, self._transport, self._diagnose = opened, transport, diagnose
         self._heard, self._report = heard, report
 
-    async def examine(self, size: int, wait: float, serves: bool, say: Callable[[str], None]) -> None:
-        """Examine all neighbours at once; `size` are the bytes of a message."""
+    async def examine(
+        self,
+        size: int,
+        wait: float,
+        serves: bool,
+        say: Callable[[str], None],
+        in_touch: frozenset[str] = frozenset(),
+    ) -> None:
+        """Examine all neighbours at once; `size` are the bytes of a message, `in_touch` the neighbours with which the
+        site's own process trains.
+        """
         site, neighbours = self._opened.site, self._opened.neighbours
+        self._in_touch = in_touch
         self._answerer, self._stop = Answerer(site, self._transport, "doctor"), asyncio.Event()
         server = DoctorServer(neighbours, self._answerer, self._opened.peers, self._heard.refused)
         async with AsyncExitStack() as stack:
@@ -166,20 +181,21 @@ class Links:
             links = await _all(self._examine(each, size, wait, say) for each in neighbours)
             for link, diagnosis in zip(links, await _all(map(self._reason, links)), strict=True):
                 heard = link.neighbour.name in self._answerer.heard
-                self._report.findings += link_findings(site, link, heard, diagnosis, served)
-                self._report.links.append(link_result(link, heard))
+                trains = link.neighbour.name in in_touch
+                self._report.findings += link_findings(site, link, heard, diagnosis, served, trains)
+                self._report.links.append(link_result(link, heard, trains))
             if serves:
                 await self._part(links)
 
     async def _examine(self, to: Neighbour, size: int, wait: float, say: Callable[[str], None]) -> Link:
         """Examine a neighbour, again and again until it answers: it may not have begun yet."""
-        now = asyncio.get_running_loop().time
-        until, known = now() + wait, math.inf
+        by_relay = self._opened.site.relay and to.address  # it is tried after the address has not answered
+        wait_here = 0.0 if to.name in self._in_touch else wait
+        until = time.monotonic() + (max(wait_here, ANSWER + PAUSE) if by_relay else wait_here)
         while True:
-            if to.name in self._answerer.heard:  # it is there
-                known = min(known, now())
             link = await examine(self._transport, self._opened.site, to, size)
-            if link.answer is not None or self._stop.is_set() or now() >= min(until, known + ENOUGH):
+            last = min(until, self._answerer.heard.get(to.name, math.inf) + ENOUGH)
+            if link.answer is not None or self._stop.is_set() or time.monotonic() >= last:
                 if wait:
                     say(f"{to.name}: {'no answer' if link.answer is None else 'answers'}")
                 return link

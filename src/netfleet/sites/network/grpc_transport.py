@@ -58,7 +58,7 @@ class GrpcTransport:
         roots, first = self._peers.roots(to.name), True
         link = await self._link(to, roots)
         self._offer_to(to)
-        call = self._reverse_call(to, link)
+        call = await self._reverse_call(to, link)
         told = f"{to.address}: {link.failure}" if to.address and link.failure else ""
         answers = self._ask(to, link, request) if call is None else call.ask(request, told)
         async with aclosing(answers):
@@ -68,9 +68,9 @@ class GrpcTransport:
                 first = False
                 yield data
 
-    def _reverse_call(self, to: Neighbour, link: Link) -> ReverseCall | None:
+    async def _reverse_call(self, to: Neighbour, link: Link) -> ReverseCall | None:
         """A call of the neighbour to send it a request, where this site has no connection as good."""
-        call = None if link.ready else self._reverse.take(to.name, relayed=not link.ready_by_relay)
+        call = None if link.ready else await self._reverse.take_next(to.name, relayed=not link.ready_by_relay)
         if call is not None:
             try:
                 self._peers.check(call.caller.certificate, to)

@@ -10,6 +10,8 @@ that the neighbour could not dial this site.
 """
 
 import asyncio
+import math
+import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -25,6 +27,8 @@ from netfleet.sites.operations.logs import printable
 ATTACH = "/netfleet.Peer/Attach"
 #: Calls that a site keeps open at a neighbour, and the most that it may have; more end the oldest.
 OPEN, MOST = 3, 8
+#: Seconds for which a site waits for the call that follows one that it has used.
+NEXT = 1.0
 #: The address of callers whose connection comes from the relay.
 RELAYED = "relay"
 END, REFUSED, BUSY, NOT_DIALLED = b"end", b"refused ", b"busy ", b"not dialled "
@@ -67,6 +71,8 @@ class ReverseCalls:
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[ReverseCall]] = defaultdict(deque)
+        self._used: dict[str, float] = {}  # when a call of a neighbour was taken the last time
+        self._news = asyncio.Condition()
 
     def take(self, name: str, relayed: bool) -> ReverseCall | None:
         """The newest call of a neighbour, to send one request; `relayed`: it may come through the relay."""
@@ -74,7 +80,18 @@ class ReverseCalls:
         found = [call for call in waiting if relayed or call.caller.address != RELAYED]
         if found:
             waiting.remove(found[-1])
+            self._used[name] = time.monotonic()
         return found[-1] if found else None
+
+    async def take_next(self, name: str, relayed: bool) -> ReverseCall | None:
+        """As `take`; if the last call was used just now, the neighbour is about to open another."""
+        call, until = self.take(name, relayed), self._used.get(name, -math.inf) + NEXT
+        while call is None and (left := until - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left), self._news:
+                    await self._news.wait()
+            call = self.take(name, relayed)
+        return call
 
     def has(self, name: str) -> bool:
         """Whether a neighbour could be asked now over a connection that it has made itself, without a relay."""
@@ -92,6 +109,8 @@ class ReverseCalls:
             waiting.popleft().over.set()
         waiting.append(call)
         try:
+            async with self._news:
+                self._news.notify_all()
             await call.over.wait()
         finally:
             call.over.set()

@@ -34,7 +34,7 @@ try:  # the same CRC-32, some times faster
 except ImportError:
     from zlib import crc32
 
-MAGIC, VERSION = b"NTFL", 3
+MAGIC, VERSION = b"NTFL", 4
 #: The largest body of a frame, and the longest description of a message.
 CHUNK, WORDS = 1 << 20, 1 << 10
 #: The most sites that a request has news of.

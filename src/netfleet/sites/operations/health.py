@@ -60,12 +60,24 @@ def _show(
 
 def _write(path: Path, status: "SiteStatus") -> None:
     about = {"site": status.site, "state": status.state, "round": status.round, "rounds": status.rounds}
-    text = json.dumps({"time": time.time(), **about}).encode()
+    heard = {link.name: link.heard for link in status.neighbours if link.there and not link.silent}
+    text = json.dumps({"time": time.time(), **about, "heard": heard}).encode()
     write_atomically(path, lambda file: file.write(text))
 
 
 async def _asked(status: Callable[[], "SiteStatus"]) -> "SiteStatus":
     return status()
+
+
+def in_touch(folder: Path, now: float | None = None) -> frozenset[str]:
+    """The neighbours that the site which runs in a folder reaches, as its last sign of life says."""
+    try:
+        table = json.loads((folder / HEALTH_FILE).read_bytes())
+        age = (time.time() if now is None else now) - float(table["time"])
+        heard = {str(name): seconds for name, seconds in table["heard"].items() if seconds is not None}
+        return frozenset(name for name, seconds in heard.items() if age + float(seconds) <= OLD)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return frozenset()  # no sign of life, or of an earlier version
 
 
 def check_health(folder: Path, now: float | None = None) -> Health:

@@ -52,6 +52,7 @@ class LinkStatus:
     there: bool  # whether it takes part now
     sent: int  # bytes
     received: int
+    silent: bool = False  # whether it did not answer the last time
 
 
 @dataclass(frozen=True)

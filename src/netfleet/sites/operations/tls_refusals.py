@@ -28,6 +28,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 
 #: Who was rejected, and why.
 Refusal = tuple[str, str]
@@ -36,6 +37,8 @@ _TIMEOUT = 5.0
 #: Kinds of rejections that wait to be reported, and errors from one place in gRPC's source that are passed on.
 _WAITING, _ERRORS = 1000, 10
 _LONGEST = 1 << 16
+#: Written to standard error: all rejections before it are wanted now. It is answered by a line without a rejection.
+_FLUSH, _FLUSHED = b"\0netfleet: all rejections until now\n", b"0\t\t\n"
 _RECORD = re.compile(rb"(?P<level>[IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ (?P<place>[\w.]+\.(?:cc|h):\d+)\] ")
 _FORERUNNER = re.compile(rb"WARNING: All log messages before absl::InitializeLog\(\)")
 #: A client asks for a server of another name. It may send any bytes as that name, such as lines of this site's log.
@@ -74,9 +77,16 @@ def trace_handshakes() -> bool:
 
 
 class TlsRefusals:
-    """Within the context, standard error without gRPC's trace; `terminal` is the real one, for logs and displays."""
+    """Within the context, standard error without gRPC's trace; `terminal` is the real one, for logs and displays.
+
+    With `to_the_end` the trace is removed until this process ends, because gRPC also traces connections that it gives
+    up after they were closed; rejections are reported within the context only.
+    """
 
     terminal: io.TextIOWrapper
+
+    def __init__(self, to_the_end: bool = False) -> None:
+        self._to_the_end = to_the_end
 
     def __enter__(self) -> "TlsRefusals":
         sys.stderr.flush()
@@ -104,12 +114,19 @@ class TlsRefusals:
     def _listen(self, refused: Callable[[str, str], None]) -> None:
         assert self._filter.stdout is not None
         for line in self._filter.stdout:
+            if line == _FLUSHED:
+                return
             times, who, why = line.decode("utf-8", "replace").rstrip("\n").split("\t")
             for _ in range(int(times)):
                 refused(who, why)
         os.dup2(self._original, 2)  # if the filter was killed: a pipe without a reader would block
 
     def __exit__(self, *error: object) -> None:
+        if self._to_the_end and self._filter.poll() is None:
+            os.write(2, _FLUSH)
+            if self._listener is not None:
+                self._listener.join(_TIMEOUT)
+            return
         if sys.stderr is self.terminal:
             sys.stderr = self._stderr
         os.dup2(self._original, 2)  # the filter now sees the end, unless a child still writes
@@ -229,6 +246,9 @@ def run_filter(source: int, reports: int, output: int) -> None:
         _report(waiting, reports)
         if readable:
             data = os.read(source, 1 << 16)
+            if data == _FLUSH:  # a packet of its own
+                _flush(waiting, reports)
+                continue
             passed, found = trace_filter.feed(data) if data else trace_filter.end()
             _write(output, passed)
             for who, why in found:
@@ -237,6 +257,14 @@ def run_filter(source: int, reports: int, output: int) -> None:
                 break
     os.set_blocking(reports, True)
     _report(waiting, reports)
+
+
+def _flush(waiting: Counter[Refusal], reports: int) -> None:
+    os.set_blocking(reports, True)
+    _report(waiting, reports)
+    with suppress(OSError):  # nobody reads the reports
+        os.write(reports, _FLUSHED)
+    os.set_blocking(reports, False)
 
 
 def _report(waiting: Counter[Refusal], reports: int) -> None:

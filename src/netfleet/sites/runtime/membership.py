@@ -292,12 +292,14 @@ class Membership:
     def news(self) -> list[SiteNews]:
         """What is known here of all sites, by their numbers.
 
-        A neighbour that is away counts as one in this site's round: so those who do not know why it is silent do not
-        report it as unreachable.
+        A neighbour that is away counts as one in this site's round and without an alarm: so those who do not know why
+        it is silent neither report it as unreachable nor keep checkpoints because of it.
         """
         self.known[self.site.number] = self.outbox.t
         for j, contact in list(self.contacts.items()):
             self.known[j] = max(self.known.get(j, -1), self.outbox.t if self.is_away(j) else contact.t)
+            if self.is_away(j):
+                self._alarms[j] = False
         return [SiteNews(self.known.get(k, -1), self._alarms.get(k)) for k in range(max(self.known) + 1)]
 
     def sites_apart(self) -> list[int]:

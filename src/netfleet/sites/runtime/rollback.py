@@ -168,3 +168,8 @@ def remarks(sites: Sequence[SiteRounds], show: Callable[[str], object]) -> None:
     if (first := first_alarm({site.name: read_alarms(site.folder) for site in sites})) is not None:
         before = [r for r in shared_rounds(sites) if r < first.round]
         show(f"{first.words} To go back to before it: {f'--to {before[-1]}' if before else 'no such round is left'}")
+        if len(sites) == 1:
+            show(
+                "Another site may have had one earlier (netfleet status names the first of all). All sites go back to "
+                "the same round: choose one that each of them has."
+            )

@@ -162,4 +162,5 @@ class StatusBuilder:
             there=members.neighbourhood.there(j, self.t),
             sent=contact.sent,
             received=contact.received,
+            silent=contact.silent,
         )
