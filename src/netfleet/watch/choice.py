@@ -1,0 +1,31 @@
+"""What a folder holds, and so what its page shows."""
+
+from pathlib import Path
+from typing import Protocol
+
+from netfleet.errors import ConfigError
+from netfleet.watch.news import Source
+from netfleet.watch.run_source import RunSource
+
+
+class FolderSource(Source, Protocol):
+    @property
+    def folder(self) -> Path: ...
+
+
+def source_of(folder: Path | None) -> FolderSource:
+    """The source of a folder's page; without a folder, that of the newest results below runs/."""
+    if folder is None:
+        folder = _newest()
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        advice = "give the folder of results (netfleet run --out DIR), of a plan or of a site"
+        raise ConfigError(f"{folder} {what}; {advice}")
+    return RunSource(folder)
+
+
+def _newest() -> Path:
+    places = [place for place in Path("runs").glob("*") if place.is_dir()]
+    if not places:
+        raise ConfigError("there is no folder below runs/ here; give the folder of results, of a plan or of a site")
+    return max(places, key=lambda place: place.stat().st_mtime)
