@@ -13,11 +13,14 @@ class FolderSource(Source, Protocol):
     def folder(self) -> Path: ...
 
 
-def source_of(folder: Path | None) -> FolderSource:
-    """The source of a folder's page; without a folder, that of the newest results below runs/."""
+def source_of(folder: Path | None, *, expected: bool = False) -> FolderSource:
+    """The source of a folder's page; without a folder, that of the newest results below runs/.
+
+    The folder need not be there yet if it is `expected`.
+    """
     if folder is None:
         folder = _newest()
-    if not folder.is_dir():
+    if not folder.is_dir() and not expected:
         what = "is a file" if folder.exists() else "does not exist"
         advice = "give the folder of results (netfleet run --out DIR), of a plan or of a site"
         raise ConfigError(f"{folder} {what}; {advice}")

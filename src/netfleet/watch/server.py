@@ -15,7 +15,6 @@ from urllib.parse import parse_qs, urlsplit
 
 from bokeh.util.paths import bokehjs_path
 
-from netfleet.errors import ConfigError
 from netfleet.report.page import render
 from netfleet.watch.figures import figures
 from netfleet.watch.news import AXES, COLUMNS, Have, Query, Source
@@ -84,27 +83,16 @@ def read_query(query: str) -> Query:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves pages at an address."""
+    """Serves pages at a socket that listens."""
 
     daemon_threads = True
-    request_queue_size = 64
 
-    def __init__(self, pages: Pages, host: str, port: int) -> None:
-        self.pages, self.loopback = pages, _is_loopback(host)
-        if ":" in host:
-            self.address_family = socket.AF_INET6
-        try:
-            super().__init__((host, port), _Handler)
-        except OSError as error:
-            advice = "choose another --port, or --port 0 for any that is free"
-            raise ConfigError(f"cannot serve at {host}:{port}: {error.strerror or error}; {advice}") from None
-        except OverflowError:
-            raise ConfigError(f"--port must be a number from 0 to 65535, got {port}") from None
-
-    @property
-    def url(self) -> str:
-        host, port = str(self.server_address[0]), self.server_address[1]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+    def __init__(self, pages: Pages, listening: socket.socket) -> None:
+        address = listening.getsockname()
+        super().__init__(address[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.server_address = listening, address
+        self.pages, self.loopback = pages, _is_loopback(address[0])
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A viewer that goes away in the middle of an answer is no error."""
