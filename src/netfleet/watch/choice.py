@@ -3,9 +3,13 @@
 from pathlib import Path
 from typing import Protocol
 
+from netfleet.environment import need_packages
 from netfleet.errors import ConfigError
 from netfleet.watch.news import Source
 from netfleet.watch.run_source import RunSource
+
+#: What only a site's, the operator's or a plan's folder has.
+_OF_SITES = ("site.toml", "plan.toml", "operator/plan.toml")
 
 
 class FolderSource(Source, Protocol):
@@ -24,6 +28,11 @@ def source_of(folder: Path | None, *, expected: bool = False) -> FolderSource:
         what = "is a file" if folder.exists() else "does not exist"
         advice = "give the folder of results (netfleet run --out DIR), of a plan or of a site"
         raise ConfigError(f"{folder} {what}; {advice}")
+    if any((folder / name).is_file() for name in _OF_SITES):
+        need_packages("grpc", "cryptography")
+        from netfleet.watch.site_source import SiteSource
+
+        return SiteSource(folder)
     return RunSource(folder)
 
 

@@ -1,7 +1,7 @@
 """What the page is told: typed records, which become JSON."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -112,6 +112,7 @@ class News:
     count: int
     round: int | None
     curves: Mapping[str, Curve]
+    captions: Mapping[str, str]  # of the columns
     moment: Grid
     graph: str
     colours: Colours
@@ -129,6 +130,13 @@ class Source(Protocol):
 def number(value: object) -> Number:
     """A value as JSON can have it."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def other_columns(records: Iterable[Record], known: Sequence[str]) -> list[str]:
+    """The further metrics of some records, without those of workers and sites one by one."""
+    names = dict.fromkeys(name for record in records for name, value in record.items() if value is not None)
+    parts = ("worker_", "own_", "train_", "round", "stationarity", *AXES)
+    return [name for name in names if name not in known and not name.startswith(parts) and not name.endswith("_se")]
 
 
 def cut(records: Sequence[Record], epoch: int, have: Have, together: int) -> Curve:

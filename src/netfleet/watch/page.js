@@ -112,8 +112,9 @@ function drawCurves() {
     const shown = [...store].filter(([id]) => !hidden.has(id));
     const has = [...store.values()].some((s) => (s.columns[column] || []).some((v) => v != null) || s.last[column] != null);
     const box = document.querySelector(`[data-column="${column}"]`);
-    box.hidden = !has;
-    if (!has) continue;
+    box.hidden = !has || !news.captions[column];
+    if (box.hidden) continue;
+    setText(box.querySelector("figcaption"), news.captions[column]);
     const lines = shown.map(([id, series]) => [id, ...points(series, column, axis)]).filter(([, xs]) => xs.length);
     const label = (id) => news.series.find((each) => each.id === id).label;
     const model = models[column];

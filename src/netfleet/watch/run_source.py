@@ -11,7 +11,20 @@ from netfleet.errors import NetfleetError
 from netfleet.runs.build import build_topology
 from netfleet.runs.history import CONFIG_FILE, Record, in_words
 from netfleet.runs.process_file import Life, life
-from netfleet.watch.news import COLUMNS, Colours, Curve, Grid, Have, News, Picture, Query, Series, cut, number
+from netfleet.watch.news import (
+    COLUMNS,
+    Colours,
+    Curve,
+    Grid,
+    Have,
+    News,
+    Picture,
+    Query,
+    Series,
+    cut,
+    number,
+    other_columns,
+)
 from netfleet.watch.pictures import picture_of
 from netfleet.watch.run_folder import RunFolder
 from netfleet.watch.tail import Line
@@ -74,6 +87,7 @@ class RunSource:
             count=count,
             round=t,
             curves=curves,
+            captions=COLUMNS,
             moment=self._moment(t),
             graph=json.dumps([run.about["config"].get("topology"), run.about.get("seed", 0)]),
             colours=_colours(found),
@@ -92,7 +106,7 @@ class RunSource:
         words = f"{self.folder} {words}" + (", and its process is at work" if alive else "")
         empty = Grid([], [])
         none = Colours(None, {}, {})
-        return News(self.folder.name, "waiting", [words], [], "", 0, 0, None, {}, empty, "", none, empty)
+        return News(self.folder.name, "waiting", [words], [], "", 0, 0, None, {}, {}, empty, "", none, empty)
 
     def _words(self, run: RunFolder, series: Sequence[Series], workers: Line) -> list[str]:
         shown = next(each for each in series if each.id == run.folder.name)
@@ -108,6 +122,7 @@ class RunSource:
         """The records of all runs at the last evaluation up to round t."""
         rows = [(run.label, at(run.records, t)) for run in self._runs.values()]
         names = [n for n in (*COLUMNS, *_MOMENT) if any(record.get(n) is not None for _, record in rows)]
+        names += other_columns((record for _, record in rows), names)
         heads = ["run", "round", *(COLUMNS.get(name, in_words(name)) for name in names)]
         cells = [[label, number(r.get("round")), *(number(r.get(name)) for name in names)] for label, r in rows]
         return Grid(heads, cells)
