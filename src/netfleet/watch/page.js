@@ -99,7 +99,8 @@ function keep(curves) { // adds what is new to what the page has
 }
 
 function points(series, column, axis) {
-  const all = (name) => [...(series.columns[name] || []), series.last[name] ?? null];
+  const thinned = (series.columns.round || []).at(-1) !== series.last.round; // then the newest is not among them
+  const all = (name) => [...(series.columns[name] || []), ...(thinned ? [series.last[name] ?? null] : [])];
   const [xs, ys] = [all(axis), all(column)], log = !!models[column]("figure " + column).y_scale.type?.includes("Log");
   const good = (x, y) => x != null && y != null && (!log || y > 0);
   const kept = xs.map((x, i) => [x, ys[i]]).filter(([x, y]) => good(x, y));

@@ -92,7 +92,13 @@ class Server(ThreadingHTTPServer):
         super().__init__(address[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket, self.server_address = listening, address
+        self.ended = False
         self.pages, self.loopback = pages, _is_loopback(address[0])
+
+    def server_close(self) -> None:
+        """Close the socket, and the connections that viewers keep when they ask the next time."""
+        self.ended = True
+        super().server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A viewer that goes away in the middle of an answer is no error."""
@@ -110,6 +116,9 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if self.server.ended:
+            self.close_connection = True
+            return None
         parts = urlsplit(self.path)
         if not self._is_for_us():
             return self._send(HTTPStatus.FORBIDDEN, "text/plain", b"this page is served to its own machine only")

@@ -236,7 +236,9 @@ class SiteSource:
     def _row(self, answer: StatusAnswer, newest: int) -> list[Cell]:
         status = answer.status
         if status is None:
-            return [answer.name, "left" if answer.left else "no answer", *[None] * 8]
+            known = self._known.get(answer.name)
+            place = [None, None] if known is None else [known.round, newest - known.round]  # when it last answered
+            return [answer.name, "left" if answer.left else "no answer", *place, *[None] * 6]
         waits = "" if status.wait is None else f"{status.wait.name}, for {in_words(status.wait.seconds)}"
         sent, received = (sum(getattr(link, way) for link in status.neighbours) for way in ("sent", "received"))
         return [
