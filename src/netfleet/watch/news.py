@@ -120,7 +120,7 @@ class News:
 
 
 class Source(Protocol):
-    """Where the page's numbers come from. Any number of pages share one; it is asked by one thread at a time."""
+    """Where the page's numbers come from. All pages share one; each method is called by one thread at a time."""
 
     def news(self, query: Query) -> News: ...
 

@@ -226,7 +226,10 @@ function show() {
 async function showPicture() {
   if (news.graph === pictureOf) return;
   pictureOf = news.graph;
-  picture = await (await fetch("graph.json?id=" + encodeURIComponent(pictureOf))).json();
+  const id = news.graph, found = await (await fetch("graph.json?id=" + encodeURIComponent(id))).json();
+  if (id !== pictureOf) return;
+  picture = found;
+  show();
 }
 
 async function ask() {
@@ -246,8 +249,8 @@ async function ask() {
     lost = true;
     return;
   }
-  if (news.graph) await showPicture();
   show();
+  if (news.graph) showPicture().catch(() => { pictureOf = null; });
   document.body.dataset.ready = "yes";
 }
 

@@ -35,7 +35,8 @@ class Pages:
     """What the page loads, from one source for all viewers."""
 
     def __init__(self, source: Source) -> None:
-        self._source, self._lock, self._asked_at = source, threading.Lock(), 0.0
+        self._source, self._asked_at = source, 0.0
+        self._lock, self._drawing = threading.Lock(), threading.Lock()
         here = Path(__file__).parent
         bokeh = Path(bokehjs_path()) / "js" / "bokeh.min.js"
         self._fixed: Mapping[str, Answer] = {
@@ -61,7 +62,7 @@ class Pages:
             with self._lock:
                 return _JSON, _encode(self._source.news(read_query(query)))
         if path == "/graph.json":
-            with self._lock:
+            with self._drawing:
                 return _JSON, _encode(self._source.picture(parse_qs(query).get("id", [""])[0]))
         return None
 
