@@ -74,6 +74,7 @@ def test_values_equal_the_history_at_every_round_of_the_slider(browser: Browser,
         with Visit(browser, address) as visit:
             visit.page.wait_for_selector(READY)
             says(visit, "NET-FLEET, seed 0 running: round 20 of 40")
+            visit.page.wait_for_function("() => models.graph('nodes').data.x.length === 5")
             _check(visit, run, 20)
             lines = {tuple(xs): ys for xs, ys in drawn(visit, "loss")}
             assert lines == {tuple(each["round"]): list(each["loss"]) for each in (run, other)}
