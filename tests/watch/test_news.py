@@ -16,7 +16,7 @@ import pytest
 from netfleet.cli import main
 from netfleet.errors import ConfigError
 from netfleet.watch.news import AXES, COLUMNS, POINTS, Have, News, Query, cut
-from netfleet.watch.run_source import RunSource
+from netfleet.watch.run_source import FRESH, RunSource
 from netfleet.watch.site_source import ALL, SiteSource
 from netfleet.watch.tail import Tail
 from support.watched import NAMES, add_rounds, kill, made_by, record, site, start_run
@@ -274,6 +274,25 @@ def test_a_taken_port_is_an_error_or_another_is_used() -> None:
             assert other.getsockname()[1] != port
     with pytest.raises(ConfigError, match="0 to 65535, got 70000"):
         listen("127.0.0.1", 70_000, 0)
+
+
+@pytest.mark.slow
+def test_the_page_beside_a_run_ends_with_it(tmp_path: Path) -> None:
+    pytest.importorskip("bokeh", reason="pip install 'netfleet[watch]'")
+    from netfleet.watch.beside import listen, page_beside, url
+
+    listening = listen("127.0.0.1", 0, 0)
+    address = url(listening)
+    with page_beside(tmp_path / "out", listening):
+        with urllib.request.urlopen(address + "news.json", timeout=120) as answer:
+            assert json.load(answer)["state"] == "waiting"
+        run = start_run(tmp_path / "out")
+        add_rounds(run, 0, 3)
+        time.sleep(FRESH)
+        with urllib.request.urlopen(address + "news.json", timeout=120) as answer:
+            assert json.load(answer)["round"] == 3
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(address, timeout=120)
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
