@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from netfleet.runs.history import History
-from support.browser import Visit, chromium
+from support.browser import Visit
 from support.watched import add_rounds, kill, made_by, site, start_run
 
 pytest.importorskip("bokeh", reason="pip install 'netfleet[watch]'")
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 READY = "body[data-ready]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 @contextmanager
