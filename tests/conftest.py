@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,6 +16,10 @@ from xdist.scheduler import LoadScopeScheduling
 from netfleet import NetFleet, Topology, make_topology
 from netfleet.problems.synthetic import Logistic, Quadratics
 from netfleet.runs import run
+from support.browser import chromium
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 gc.disable()  # while modules are loaded: it would look through all of them again and again
 torch.set_num_threads(1)
@@ -22,6 +27,12 @@ if os.path.isdir(memory := "/dev/shm") and shutil.disk_usage(memory).free > 8 <<
     os.environ.setdefault("TMPDIR", memory)  # sites write through to the disk several times in a round
 settings.register_profile("netfleet", deadline=None)  # several tests share the cores
 settings.load_profile("netfleet")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
 
 
 @pytest.fixture
@@ -77,11 +88,17 @@ SHARING = (
 )
 
 
+#: Files whose tests look at a page; all of them share one browser.
+IN_BROWSER = ("watch/test_page.py", "report/test_live_report.py")
+
+
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc]
     """Tests of a file that shares costly fixtures stay in one process; all others go wherever there is room."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
+        if file.endswith(IN_BROWSER):
+            return "browser"
         return file if file.endswith(SHARING) else nodeid
 
 

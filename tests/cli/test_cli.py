@@ -117,7 +117,7 @@ assert not loaded, loaded
     commands = {title: [line.split()[0] for line in lines.splitlines()] for title, lines in groups.items()}
     commands.pop("options")
     assert list(commands.values()) == [
-        ["init", "run", "tune", "sweep", "compare", "theory", "topology", "algorithms", "audit"],
+        ["init", "run", "watch", "tune", "sweep", "compare", "theory", "topology", "algorithms", "audit"],
         ["reproduce", "bench"],
         [
             *("statistics", "plan", "doctor", "rehearse", "up", "node", "relay", "status", "health", "admit", "leave"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from netfleet.report import draw_curves, draw_labels, draw_overview, print_summary, summary, write_report
+from netfleet.report.intervals import interval
+from netfleet.report.live import POINTS, live_curves
 from netfleet.report.plots import draw_spread, draw_tracking, label_powers, looks
 from netfleet.report.table import best, cell, columns, verdict
 from netfleet.runs.config import config_hash
@@ -367,11 +370,13 @@ def test_the_page_is_self_contained(page: Page) -> None:
     assert page.links
     assert all(link.startswith("data:image/") for link in page.links)
     assert not re.search(r"url\(|@import|https?://", page.source)
-    assert not {"link", "iframe", "object", "script"} & set(page.tags)
+    assert not {"link", "iframe", "object"} & set(page.tags)
+    assert page.tags.count("script") == 2  # the numbers of the curves and what draws them, both in the page
 
 
 def test_what_the_user_wrote_is_escaped(page: Page) -> None:
-    assert "<script" not in page.source
+    assert page.source.count("<script") == 2  # the page's own
+    assert "<script>alert" not in page.source
     assert "<script>alert(1)</script>" in page.text
     assert 'name = "</pre><script>"' in page.text
     assert "a <b> & c" in page.text
@@ -391,6 +396,43 @@ def test_the_page_says_what_was_run_and_who_won(page: Page) -> None:
     assert f"{2:064x}" in words  # the hash of a run
     hostile = history("<script>alert(1)</script>", diverged=True)
     assert f"hash is {config_hash([run.hash for run in [*comparison(), hostile]])}" in words
+
+
+def test_the_numbers_of_the_live_curves_are_those_of_the_histories(page: Page) -> None:
+    found = re.search(r'<script type="application/json" id="live-data">(.*?)</script>', page.source, re.DOTALL)
+    assert found is not None
+    told, groups = json.loads(found[1]), group(comparison())
+    assert [name for name, _ in told["quantities"]] == ["round", "bytes", "samples"]
+    assert dict(told["quantities"])["bytes"] == "MB sent by all workers"
+    assert told["first"] == "NET-FLEET"
+    titles = [panel["title"] for panel in told["panels"]]
+    assert titles == ["Accuracy", "Loss", "Consensus error", "Squared gradient norm", "Tracking error"]
+    assert [panel["log"] for panel in told["panels"]] == [False, False, True, True, True]
+    methods = {each["label"]: each for each in told["methods"]}
+    for label, runs in groups.items():
+        accuracy, sent = methods[label]["curves"][0], band(runs, "bytes").mean / 1e6
+        for part in ("mean", "low", "high"):
+            np.testing.assert_allclose(accuracy[part], getattr(band(runs, "accuracy"), part), 1e-5)
+        np.testing.assert_allclose(methods[label]["xs"]["bytes"], sent, 1e-5)
+    assert methods["NET-FLEET"]["curves"][0]["gap"] == []
+    (lost,) = (each for each in told["methods"] if each["lost"])
+    assert lost["label"] == "<script>alert(1)</script>, seed 0, diverged"
+    assert lost["curves"][1]["mean"][-1] == 1e30
+    mine, theirs = ({run.seed: run.records[5]["loss"] for run in groups[name]} for name in ("GT-SGD", "NET-FLEET"))
+    expected = interval([mine[seed] - theirs[seed] for seed in mine])
+    loss = methods["GT-SGD"]["curves"][1]
+    np.testing.assert_allclose(loss["gap"][5], expected.mean, 1e-5)
+    np.testing.assert_allclose(loss["half"][5], expected.high - expected.mean, 1e-5, 1e-12)
+
+
+def test_a_long_run_is_thinned_with_its_first_and_last_evaluation() -> None:
+    run = history(evaluations=3000)
+    for t, record in enumerate(run.records):  # the powers of two of so many would underflow
+        record |= {"round": t, "loss": 1 + t / 3000, "grad_norm2": 1.0, "consensus_error": 1.0}
+    (method,) = live_curves([run], "NET-FLEET").methods
+    assert len(method.xs["round"]) == POINTS
+    assert (method.xs["round"][0], method.xs["round"][-1]) == (0, 2999)
+    assert method.curves[1].mean[-1] == pytest.approx(run.records[-1]["loss"], rel=1e-5)
 
 
 def test_the_page_has_every_figure_and_a_switch(page: Page) -> None:

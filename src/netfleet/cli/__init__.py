@@ -40,6 +40,7 @@ from netfleet.cli import (
     topology,
     tune,
     up,
+    watch,
 )
 from netfleet.cli.output import outliving_readers
 from netfleet.cli.shared import interrupted
@@ -49,7 +50,7 @@ from netfleet.exit_codes import announce
 
 #: A module's name is its command, its docstring the command's help; `add` adds the options and `run` runs it.
 GROUPS: dict[str, tuple[ModuleType, ...]] = {
-    "experiments": (init, run, tune, sweep, compare, theory, topology, algorithms, audit),
+    "experiments": (init, run, watch, tune, sweep, compare, theory, topology, algorithms, audit),
     "the paper (needs a checkout of the repository)": (reproduce, bench),
     "sites that train without a server": (
         *(statistics, plan, doctor, rehearse, up, node, relay, status, health, admit, leave, revoke, evict, rollback),

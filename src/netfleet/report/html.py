@@ -5,6 +5,7 @@ import io
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from netfleet.files import write_atomically
 from netfleet.report import plots, table
 from netfleet.report.graph import draw_topology
 from netfleet.report.intervals import LEVEL
+from netfleet.report.live import live_curves
 from netfleet.report.page import render
 from netfleet.report.plots import DPI, QUANTITIES
 from netfleet.report.scores import score_grids
@@ -61,6 +63,7 @@ def write_report(
         scores=score_grids(histories),
         level=f"{100 * LEVEL:.0f} %",
         several_seeds=any(row.seeds > 1 for row in rows),
+        live=asdict(live_curves(histories, _reference(rows))),
         figures={
             **{x: _image(plots.draw_curves(histories, x)) for x in xs},
             "spread": _image(plots.draw_spread(histories)),
@@ -80,6 +83,12 @@ def write_report(
         ],
     )
     write_atomically(Path(path), lambda file: file.write(page.encode()))
+
+
+def _reference(rows: Sequence[table.Row]) -> str:
+    """The best method, to which the others' differences are."""
+    ranked = table.ranking(rows)[1]
+    return ranked[0].label if ranked else ""
 
 
 def _lead(config: Table, topology: Topology, rows: Sequence[table.Row]) -> str:

@@ -117,13 +117,13 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
 
 def draw_curves(histories: Sequence[History], x: XName = "round") -> Figure:
     """Accuracy (or distance to the optimum), loss, consensus error and ‖∇f(x̄)‖² over rounds, bytes or samples."""
-    panels = [Subplot(histories, metric, x, metric.title) for metric in _metrics(histories)]
+    panels = [Subplot(histories, metric, x, metric.title) for metric in curve_metrics(histories)]
     return draw_panels([panels[i : i + 2] for i in range(0, len(panels), 2)], (10.4, 3.1))
 
 
 def draw_overview(histories: Sequence[History]) -> Figure:
     """The first metric over rounds, bytes and samples; below it the others over rounds."""
-    first, *others = _metrics(histories) or [LOSS]
+    first, *others = curve_metrics(histories) or [LOSS]
     xs = [x for x in QUANTITIES if has(histories, x)]
     prices = [Subplot(histories, first, x, f"{first.title} {QUANTITIES[x].over}") for x in xs]
     rest = [Subplot(histories, metric, "round", metric.title) for metric in others]
@@ -217,7 +217,8 @@ def metric_of(column: str) -> Metric:
     return known.get(column, plain)
 
 
-def _metrics(histories: Sequence[History]) -> list[Metric]:
+def curve_metrics(histories: Sequence[History]) -> list[Metric]:
+    """The metrics that have a panel: quality, those that the experiment asked for, loss, and the terms of eq. (4)."""
     quality = next((metric for metric in (ACCURACY, DISTANCE) if has(histories, metric.column)), LOSS)
     asked = [metric_of(name) for name in metric_columns(histories)]
     return [m for m in dict.fromkeys((quality, *asked, LOSS, CONSENSUS, GRADIENT)) if has(histories, m.column)]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from netfleet.errors import CheckpointError, ConfigError
 from netfleet.files import append_line, make_folder, write_atomically, writing
+from netfleet.runs import worker_log
 from netfleet.runs.config import Table
 from netfleet.runs.scores import SCORES_FILE, Score, as_csv, read_scores
 
@@ -180,6 +181,7 @@ class History:
             text = "".join(json.dumps(record) + "\n" for record in self.records)
             write_atomically(self.folder / HISTORY_FILE, lambda file: file.write(text.encode()))
             (self.folder / DIVERGED_FILE).unlink(missing_ok=True)
+            worker_log.keep_until(self.folder, rounds)
             if rounds < self.config.get("rounds", 0):  # the scores are those of the end
                 (self.folder / SCORES_FILE).unlink(missing_ok=True)
 

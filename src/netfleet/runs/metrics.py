@@ -4,6 +4,7 @@ Every host measures its own workers and takes part in the sums over all workers 
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -27,6 +28,13 @@ def consensus_error(x: Tensor, collective: Collective = _WHOLE, m: int | None = 
     parts = (part.cpu().double() for part in torch.split(x, _BLOCK, dim=1))
     own = torch.stack([(part - collective.total(part) / m).square().sum() for part in parts]).sum()
     return collective.total(own[None]) / m
+
+
+def distances(x: Tensor, collective: Collective = _WHOLE, m: int | None = None) -> Tensor:
+    """‖xᵢ − x̄‖ of every row of x, in float64."""
+    m = m or len(x)
+    parts = (part.cpu().double() for part in torch.split(x, _BLOCK, dim=1))
+    return torch.stack([(part - collective.total(part) / m).square().sum(dim=1) for part in parts]).sum(dim=0).sqrt()
 
 
 def conserved_gap(state: State, columns: slice = slice(None)) -> Tensor | None:
@@ -53,11 +61,17 @@ def averages(snapshot: Snapshot, host: Host) -> tuple[Tensor, Tensor | None]:
     return mean, None if buffers is None else (host.collective.total(buffers) / m)[None]
 
 
-def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: bool = True) -> Record:
+#: Is called with a name and a value of each worker.
+PerWorker = Callable[[str, Tensor], None]
+
+
+def measure(
+    snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: bool = True, each: PerWorker | None = None
+) -> Record:
     """The metrics of one moment, from the state of the host's workers.
 
     Unless `full`, without the expensive ones: the scores of the workers' own models, and f and ∇f. Only the host that
-    keeps the record has the scores of x̄.
+    keeps the record has the scores of x̄. `each` is told the workers' own accuracy and loss, and their distance from x̄.
     """
     problem, collective, x, buffers = host.problem, host.collective, snapshot.state.x, snapshot.buffers
     m = collective.count(problem.m)
@@ -73,7 +87,10 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
         record |= {name: values[0] for name, values in scores.metrics.items()}
     if full:
         score = partial(problem.evaluate, x, workers=problem.workers, buffers=buffers, metrics=wanted)
-        record |= _over_workers("worker", score(limit=evaluation.worker_test_samples), host, shares)
+        found = score(limit=evaluation.worker_test_samples)
+        record |= _over_workers("worker", found, host, shares)
+        if each is not None:
+            _tell(each, found, x, host, m)
         if problem.has_own_tests:
             record |= _over_workers("own", score(own=True), host, shares)
     everyone = m == problem.m  # a site knows its own worker only
@@ -87,6 +104,13 @@ def measure(snapshot: Snapshot, host: Host, evaluation: Evaluation, *, full: boo
     if problem.optimum is not None:
         record["distance2"] = (mean - problem.optimum).cpu().double().square().sum().item()
     return record
+
+
+def _tell(each: PerWorker, scores: Scores, x: Tensor, host: Host, m: int) -> None:
+    known = {"accuracy": scores.accuracy, "loss": scores.loss, "distance": distances(x, host.collective, m)}
+    for name, values in known.items():
+        if values is not None:
+            each(name, _gathered(values, host))
 
 
 def _over_workers(prefix: str, scores: Scores, host: Host, shares: Tensor | None) -> Record:

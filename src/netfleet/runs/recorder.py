@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from netfleet.algorithms import Algorithm
 from netfleet.engines.host import Host
@@ -16,6 +17,7 @@ from netfleet.runs.history import History, Record
 from netfleet.runs.metrics import averages, measure
 from netfleet.runs.progress import Display
 from netfleet.runs.score_table import score_table
+from netfleet.runs.worker_log import WorkerLog
 
 
 class RunRecorder(Recorder):
@@ -27,13 +29,15 @@ class RunRecorder(Recorder):
         display: Display,
         stop: int | None = None,
         follow: Callable[[], None] | None = None,
+        workers: bool = False,
     ) -> None:
         """With `stop` the run ends after that round, as if it were interrupted there.
 
-        `follow` is called when the history has a new record.
+        `follow` is called when the history has a new record. With `workers` the run's folder gets them one by one.
         """
         self.history, self.algorithm, self.display = history, algorithm, display
-        self._follow = follow
+        self._follow, self._workers = follow, workers and history.folder is not None
+        self._log: WorkerLog | None = None
         self.rounds, self.stop = settings.rounds, stop or settings.rounds
         self.evaluation, self.checkpoint_every = settings.evaluation, settings.checkpoint_every
 
@@ -55,7 +59,9 @@ class RunRecorder(Recorder):
 
     def _measure(self, snapshot: Snapshot, host: Host) -> None:
         collective, full = host.collective, self.evaluation.full(snapshot.t, self.rounds)
-        record: Record = {"round": snapshot.t, **measure(snapshot, host, self.evaluation, full=full)}
+        values: dict[str, Tensor] = {}
+        each = values.__setitem__ if self._workers else None
+        record: Record = {"round": snapshot.t, **measure(snapshot, host, self.evaluation, full=full, each=each)}
         record |= self.counters(snapshot, host)
         bad = [name for name, value in record.items() if value is not None and not math.isfinite(value)]
         if collective.total(torch.tensor([len(bad)])) > 0:  # one host only knows the scores of x̄
@@ -65,7 +71,14 @@ class RunRecorder(Recorder):
             if collective.keeps_record:  # before the record, which says that the run is complete
                 self.history.save_scores(score_table(host.problem, mean, self.evaluation.metrics, buffers))
         if collective.keeps_record:
+            self._write_workers(snapshot.t, values)
             self.write_down(record)
+
+    def _write_workers(self, t: int, values: dict[str, Tensor]) -> None:
+        if values and self.history.folder is not None:
+            if self._log is None:
+                self._log = WorkerLog(self.history.folder, len(next(iter(values.values()))))
+            self._log.append(t, {name: each.tolist() for name, each in values.items()})
 
     def write_down(self, record: Record) -> None:
         """Keep a record, and then show it."""

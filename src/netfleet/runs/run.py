@@ -19,6 +19,7 @@ from netfleet.runs.build import Settings, build_job
 from netfleet.runs.config import Experiment, RunConfig, without_none
 from netfleet.runs.divergence import divergence
 from netfleet.runs.history import CONFIG_FILE, History, Record
+from netfleet.runs.process_file import process_file
 from netfleet.runs.progress import Display, Quiet
 from netfleet.runs.recorder import RunRecorder
 from netfleet.runs.resume import check_same, is_longer, lengthen, resumable
@@ -38,13 +39,14 @@ def run_experiment(
     display: Display | None = None,
     settings: Settings | None = None,
     trackers: Sequence[Tracker] = (),
+    record_workers: bool = False,
 ) -> list[History]:
     """Run every algorithm with every seed and return the histories; runs are saved in `out` and can be resumed.
 
     A run that diverges (a value is not finite, or has blown up by the end: `runs/divergence.py`) is marked
     (`History.diverged`) and the others continue. Ctrl-C raises `Interrupted` with the histories so far. On a cluster
     every rank calls this; `out` must be a folder that all of them see, and rank 0 has the histories. `trackers` follow
-    the runs besides those of `[track]`.
+    the runs besides those of `[track]`. With `record_workers` a run's folder also gets the workers one by one.
     """
     runs, engine, setting = experiment.runs(), make_engine(experiment.engine.kind), settings or Settings(experiment)
 
@@ -58,18 +60,20 @@ def run_experiment(
         file = None if setting.objects.any else out / EXPERIMENT_FILE
         engine.collective.first(lambda: _prepare(out, experiment, file, resume, overwrite))
         agreed(engine.collective, lambda: _check_seen(file or out))
-    histories, shown = list[History](), display or Quiet()
+    histories, shown, writer = list[History](), display or Quiet(), out if engine.collective.keeps_record else None
     make_run = partial(run_one, display=shown, resume=resume, engine=engine, tracking=tracking)
-    for run in runs:
-        folder = None if out is None else out / run.folder
-        label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
-        job = partial(jobs.pop, run.folder) if run.folder in jobs else partial(build, run)
-        try:
-            made = make_run(experiment, run, job, folder, label=label, algorithm=partial(setting.algorithm, run))
-        except Interrupted as stopped:
-            raise Interrupted([*histories, *stopped.histories]) from None
-        histories.append(made)
-        jobs.pop(run.folder, None)
+    make_run = partial(make_run, record_workers=record_workers)
+    with process_file(writer):
+        for run in runs:
+            folder = None if out is None else out / run.folder
+            label = run.label if len(experiment.seeds) == 1 else f"{run.label}, seed {run.seed}"
+            job = partial(jobs.pop, run.folder) if run.folder in jobs else partial(build, run)
+            try:
+                made = make_run(experiment, run, job, folder, label=label, algorithm=partial(setting.algorithm, run))
+            except Interrupted as stopped:
+                raise Interrupted([*histories, *stopped.histories]) from None
+            histories.append(made)
+            jobs.pop(run.folder, None)
     return histories
 
 
@@ -86,6 +90,7 @@ def run_one(
     engine: Engine | None = None,
     algorithm: Callable[[], Algorithm] | None = None,
     tracking: Tracking = NO_TRACKING,
+    record_workers: bool = False,
 ) -> History:
     """Make one run of an experiment, or resume it from its folder; `job` is called only if rounds are left.
 
@@ -100,7 +105,8 @@ def run_one(
                 made = job()
                 method = made.algorithm
                 settings = replace(experiment, rounds=made.rounds)  # a privacy budget may allow fewer
-                recorder = RunRecorder(history, method, settings, display, stop and min(stop, made.rounds), follow)
+                last = stop and min(stop, made.rounds)
+                recorder = RunRecorder(history, method, settings, display, last, follow, record_workers)
                 made = replace(made, rounds=recorder.stop, recorder=recorder, start=start)
                 _train(engine, made, history, display, label)
         else:
