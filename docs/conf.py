@@ -21,6 +21,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "extensions.generated",
+    "extensions.markdown_docstrings",
     "extensions.mathml",
     "extensions.repository_links",
 ]
@@ -33,11 +35,19 @@ myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
 myst_update_mathjax = False
 highlight_language = "none"
+smartquotes = False  # it would make one dash of the two of an option
 html_math_renderer = "mathml"
 
 # Whatever a page refers to must exist. Names of other libraries in signatures are no links: those need the network.
 nitpicky = True
 nitpick_ignore_regex = [("py:.*", ".*")]
+
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 90
+add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
 html_title = f"netfleet {release}"

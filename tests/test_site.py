@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import netfleet
+import netfleet.optim
+from netfleet.cli import make_parser
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "docs" / "make_site.py"
@@ -29,6 +36,34 @@ def test_the_site_has_every_page_and_the_code_that_pages_link_to(site: Path) -> 
     assert {page for page in pages if not (site / page.with_suffix(".html")).exists()} == set()
     assert "class HeavyBall" in text(site / "repository/examples/my_algorithm.py.html")
     assert "hospitals.toml" in text(site / "repository/examples/hospitals.html")
+
+
+@pytest.mark.slow
+def test_the_reference_has_every_public_name_every_method_and_every_option(site: Path) -> None:
+    listed = re.findall(
+        r'id="(netfleet\.[\w.]+)"', "".join(p.read_text("utf-8") for p in (site / "reference").glob("*.html"))
+    )
+    for module, places in (
+        (netfleet, ("netfleet", "netfleet.algorithms")),
+        (netfleet.algorithms, ("netfleet.algorithms", "netfleet")),
+        (netfleet.optim, ("netfleet.optim",)),
+    ):
+        names = [name for name in module.__all__ if not inspect.ismodule(getattr(module, name))]
+        assert not [name for name in names if not any(f"{place}.{name}" in listed for place in places)]
+    commands = text(site / "reference" / "commands.html")
+    assert "netfleet receipts verify" in commands
+    options = {
+        option for parser in parsers(make_parser()) for action in parser._actions for option in action.option_strings
+    }
+    assert {option for option in options if option not in commands} == set()
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
 
 
 def text(page: Path) -> str:
