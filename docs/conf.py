@@ -49,6 +49,13 @@ python_maximum_signature_line_length = 90
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
+# Notebooks are text; what they show is made here, and kept in the cache that make_site.py names.
+nb_execution_mode = "cache"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+nb_ipywidgets_js = {}  # otherwise from another server
+
 html_theme = "furo"
 html_title = f"netfleet {release}"
 html_static_path = ["_static"]

@@ -58,6 +58,21 @@ def test_the_reference_has_every_public_name_every_method_and_every_option(site:
     assert {option for option in options if option not in commands} == set()
 
 
+@pytest.mark.slow
+def test_the_notebooks_show_their_outputs(site: Path) -> None:
+    def shown(name: str) -> str:
+        return (site / "tutorials" / f"{name}.html").read_text(encoding="utf-8")
+
+    for name in ("first_run", "own_data"):
+        (picture,) = re.findall(r'src="(\.\./_images/\w+\.png)"', shown(name))
+        assert (site / "tutorials" / picture).resolve().stat().st_size > 10_000
+    assert "95 % interval" in shown("own_data")
+    assert "heavy ball" in text(site / "tutorials" / "own_method.html").rpartition("tail(2)")[2]
+    assert "AUROC of the model alone" in text(site / "tutorials" / "hospitals.html").rpartition("DataFrame(rows).T")[2]
+    ratios = re.findall(r"<th>(NET-FLEET|K-GT|LED)</th>" + r"\s*<td>([\d.]+)</td>" * 3, shown("graph_weights_k"))
+    assert {name: float(ratio) < 0.8 for name, _, _, ratio in ratios} == {"NET-FLEET": True, "K-GT": True, "LED": True}
+
+
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     yield parser
     for action in parser._actions:

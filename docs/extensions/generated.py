@@ -9,10 +9,16 @@ from pathlib import Path
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
+from extensions.algorithm_lines import algorithm_lines
 from extensions.commands import commands
 from extensions.method_classes import methods, optimizers
 
-MAKERS: dict[str, Callable[[], str]] = {"commands": commands, "methods": methods, "optimizers": optimizers}
+MAKERS: dict[str, Callable[[], str]] = {
+    "algorithm_lines": algorithm_lines,
+    "commands": commands,
+    "methods": methods,
+    "optimizers": optimizers,
+}
 MARK = re.compile(r"<!-- made: (\w+) -->")
 
 

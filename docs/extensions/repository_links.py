@@ -35,7 +35,7 @@ class Shown(SphinxTransform):
         ]:
             if link.get("reftype") == "myst" and (path := self._shown(link["reftarget"])):
                 link.replace_self(_as_reference(link, path))
-                _wanted(self.env).add(path)
+                _wanted(self.env).setdefault(self.env.docname, set()).add(path)
 
     def _shown(self, target: str) -> str | None:
         """The path in the repository of a file or folder outside docs/, or None."""
@@ -54,10 +54,15 @@ def _has_page(path: Path) -> bool:
     return path.is_dir() or (path.is_file() and (path.suffix in LANGUAGES or path.name == "Dockerfile"))
 
 
-def _wanted(env: BuildEnvironment) -> set[str]:
+def _wanted(env: BuildEnvironment) -> dict[str, set[str]]:
+    """For each page, what it leads to."""
     if not hasattr(env, "repository_paths"):
-        env.repository_paths = set()  # type: ignore[attr-defined]
+        env.repository_paths = {}  # type: ignore[attr-defined]
     return env.repository_paths  # type: ignore[attr-defined, no-any-return]
+
+
+def _forget(app: Sphinx, env: BuildEnvironment, page: str) -> None:
+    _wanted(env).pop(page, None)
 
 
 def _resolve(app: Sphinx, env: BuildEnvironment, link: addnodes.pending_xref, text: nodes.Element) -> Any:
@@ -69,7 +74,7 @@ def _resolve(app: Sphinx, env: BuildEnvironment, link: addnodes.pending_xref, te
 
 def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, str], str]]:
     """A page for each path that a page leads to, and for the files of its folders."""
-    todo, done = sorted(_wanted(app.env)), set[str]()
+    todo, done = sorted(set().union(*_wanted(app.env).values())), set[str]()
     while todo:
         path = todo.pop()
         if path in done:
@@ -107,6 +112,7 @@ def _text(app: Sphinx, path: str) -> str:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_transform(Shown)
+    app.connect("env-purge-doc", _forget)
     app.connect("missing-reference", _resolve)
     app.connect("html-collect-pages", _pages)
     return {"parallel_read_safe": False, "parallel_write_safe": True}
