@@ -4,7 +4,8 @@ It is in build/docs unless FOLDER is given; open index.html there, no server nee
 page or heading that does not exist among them. Notebooks are executed; beside FOLDER, in FOLDER-cache, is a cache of
 their outputs. A notebook whose text is the same is not executed again: delete the cache after a change of netfleet.
 
-Links to other servers need the network: python -m sphinx -b linkcheck docs build/links follows each of them.
+Links to other servers need the network: python -m sphinx -b linkcheck -D nb_execution_mode=off docs build/links
+follows each of them.
 """
 
 from __future__ import annotations
