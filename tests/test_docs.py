@@ -149,3 +149,10 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in pages:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_comparisons_have_the_dates_of_their_tables() -> None:
+    page = (ROOT / "docs" / "explanation" / "comparison.md").read_text(encoding="utf-8")
+    dated = re.findall(r"\| (\d{4}-\d\d-\d\d) \| \[[^\]]*\]\(\.\./(\w+\.md)#", page)
+    assert len(dated) == 4
+    assert [row for row in dated if row[0] not in (ROOT / "docs" / row[1]).read_text(encoding="utf-8")] == []
