@@ -13,7 +13,7 @@ endif
 PARALLEL := -n 6
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test fast lint bench figures clean
+.PHONY: demo test fast lint bench figures docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "netfleet needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Say make PYTHON=python3.11 (or newer)")'
@@ -43,6 +43,10 @@ figures: $(VENV)/.installed
 	$(BIN)/netfleet reproduce all speedup --draw
 	$(BIN)/python docs/make_reproduction.py
 	$(BIN)/python docs/make_theory.py
+
+# The site, in build/docs: it needs no server and no network.
+docs: $(VENV)/.installed
+	$(BIN)/python docs/make_site.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -80,7 +80,11 @@ def check_wheel(path: Path) -> None:
         raise NotYet(f"the description links to {', '.join(links)}; such links lead nowhere on another page")
 
 
-CHECKS: tuple[Callable[[], None], ...] = (committed, tag, changelog, citation, wheel)
+def docs() -> None:
+    said(sys.executable, "docs/make_site.py")
+
+
+CHECKS: tuple[Callable[[], None], ...] = (committed, tag, changelog, citation, wheel, docs)
 
 
 def main() -> int:

@@ -14,8 +14,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import nbclient
-import nbformat
 import pytest
 
 import netfleet
@@ -70,16 +68,17 @@ def test_the_page_on_python_runs_from_top_to_bottom(tmp_path: Path, monkeypatch:
     assert set(names["frame"]["label"]) == {"NET-FLEET", "LD-SGD"}
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("page", ["start", "howto/own_model", "howto/graph", "explanation/net_fleet"])
+def test_the_python_on_short_pages_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = blocks(f"docs/{page}.md", "python")
+    assert code
+    exec("\n".join(code), {})
+
+
 def test_the_notebook_goes_from_a_csv_to_a_picture_in_twenty_lines() -> None:
-    folder = ROOT / "examples" / "notebook"
-    notebook = nbformat.read(folder / "comparison.ipynb", as_version=4)
-    lines = [line for cell in notebook.cells if cell.cell_type == "code" for line in cell.source.splitlines() if line]
-    assert len(lines) <= 20
-    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
-    shown = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
-    assert any("image/png" in data for data in shown)
-    assert any("interval" in data.get("text/html", "") for data in shown)
+    lines = [line for cell in blocks("docs/tutorials/own_data.md", "{code-cell}") for line in cell.splitlines() if line]
+    assert 10 < len(lines) <= 20
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.toml")), ids=lambda p: p.name)
@@ -146,7 +145,14 @@ def test_every_figure_that_is_made_is_shown() -> None:
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     for page in pages:
         for target in re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_comparisons_have_the_dates_of_their_tables() -> None:
+    page = (ROOT / "docs" / "explanation" / "comparison.md").read_text(encoding="utf-8")
+    dated = re.findall(r"\| (\d{4}-\d\d-\d\d) \| \[[^\]]*\]\(\.\./(\w+\.md)#", page)
+    assert len(dated) == 4
+    assert [row for row in dated if row[0] not in (ROOT / "docs" / row[1]).read_text(encoding="utf-8")] == []

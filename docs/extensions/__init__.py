@@ -1,0 +1,1 @@
+"""What the site needs besides Sphinx, MyST and furo."""
