@@ -11,11 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
+import numpy as np
 import pytest
+from scipy.spatial import cKDTree
 
 from netfleet.cli import main
 from netfleet.errors import ConfigError
 from netfleet.watch.news import AXES, COLUMNS, POINTS, Have, News, Query, cut
+from netfleet.watch.pictures import LINKS, picture_of
 from netfleet.watch.run_source import FRESH, RunSource
 from netfleet.watch.site_source import ALL, SiteSource
 from netfleet.watch.tail import Tail
@@ -162,6 +166,15 @@ def test_the_graph_has_the_workers_of_the_chosen_round(tmp_path: Path) -> None:
     drawn = source.picture(found.graph)
     assert sorted(map(tuple, drawn.ends)) == [(0, 1), (0, 4), (1, 2), (2, 3), (3, 4)]
     assert source.news(Query(index=999)).round == 20
+
+
+def test_of_a_large_graph_nodes_stay_apart_and_links_are_thinned() -> None:
+    drawn = picture_of(nx.gnp_random_graph(1000, 0.02, seed=1), [str(i) for i in range(1000)])
+    places = np.stack([drawn.x, drawn.y], axis=1)
+    nearest = cKDTree(places).query(places, k=2)[0][:, 1]
+    assert nearest.min() > 0.5 / np.sqrt(1000)  # of a disc of radius 1, so much for each at best: 1.9 / √1000
+    assert len(set(drawn.ends)) == LINKS
+    assert drawn.words.startswith("4,000 of its ")
 
 
 # ---- sites ----

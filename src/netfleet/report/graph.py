@@ -76,7 +76,7 @@ def _draw_links(axes: Axes, curves: list[Points], weights: Points) -> None:
         bar.set_label("weight of the link")
 
 
-def layout(graph: nx.Graph, large: int = LARGE) -> Points:
+def layout(graph: nx.Graph) -> Points:
     """Where the workers go, [m, 2]: their own `pos`, a circle if ring-like, dense or large, else by springs.
 
     A hub to which everyone is linked and nothing else goes to the middle.
@@ -88,7 +88,7 @@ def layout(graph: nx.Graph, large: int = LARGE) -> Points:
     hubs = [i for i, degree in graph.degree if degree == m - 1 == graph.number_of_edges()]
     if m > 3 and hubs:
         return np.insert(_clock(m - 1), hubs[0], 0.0, axis=0)
-    if m <= 3 or m > large or along > 2 / 3 * m or nx.density(graph) > 1 / 3:
+    if m <= 3 or m > LARGE or along > 2 / 3 * m or nx.density(graph) > 1 / 3:
         return _clock(m) if m > 1 else np.zeros((1, 2))
     places = nx.kamada_kawai_layout(graph) if m <= LABELLED else nx.spring_layout(graph, seed=0)
     return np.array([places[i] for i in range(m)], dtype=np.float64)

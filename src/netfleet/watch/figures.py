@@ -37,8 +37,10 @@ def _curves(name: str) -> figure:
 def _graph() -> figure:
     drawn = _figure(height=480, match_aspect=True, name="figure graph")
     drawn.axis.visible = drawn.grid.visible = False
-    links = ColumnDataSource({key: [] for key in ("x0", "y0", "x1", "y1", "color", "width", "label")}, name="links")
-    lines = drawn.segment("x0", "y0", "x1", "y1", color="color", line_width="width", source=links)
+    links = ColumnDataSource(
+        {key: [] for key in ("x0", "y0", "x1", "y1", "color", "alpha", "width", "label")}, name="links"
+    )
+    lines = drawn.segment("x0", "y0", "x1", "y1", color="color", alpha="alpha", line_width="width", source=links)
     names = ("x", "y", "size", "value", "shown", "line", "label")
     nodes = ColumnDataSource({key: [] for key in names}, name="nodes")
     mapper = LinearColorMapper(palette=Cividis256, low=0, high=1, nan_color="#8a93a0", name="mapper")

@@ -141,12 +141,12 @@ function drawGraph() {
   const mapper = model("mapper");
   mapper.setv({ low: known.length ? low : 0, high: known.length && high > low ? high : (known.length ? low : 0) + 1 });
   model("bar").visible = known.length > 0;
-  const m = picture.labels.length, size = Math.max(5, Math.min(26, 420 / Math.sqrt(m)));
+  const m = picture.labels.length, size = Math.max(5, Math.min(26, (m > 200 ? 300 : 420) / Math.sqrt(m)));
   const shown = (i) => Object.entries(colours.nodes).map(([name, each]) => `${name} ${each[i] == null ? "–" : shortNumber(each[i])}`);
   model("nodes").data = {
     x: picture.x, y: picture.y, size: picture.labels.map(() => size),
     value: picture.labels.map((_, i) => (values[i] == null ? NaN : values[i])),
-    line: picture.labels.map((_, i) => (colours.node_marks[i] ? bad : ink)),
+    line: picture.labels.map((_, i) => (colours.node_marks[i] ? bad : m > 200 ? "transparent" : ink)),
     label: picture.labels.map((name, i) => name + (colours.node_marks[i] ? `: ${colours.node_marks[i]}` : "")),
     shown: picture.labels.map((_, i) => shown(i).join(", ")),
   };
@@ -157,6 +157,7 @@ function drawGraph() {
   model("links").data = {
     x0: place(0, "x"), y0: place(0, "y"), x1: place(1, "x"), y1: place(1, "y"),
     color: picture.ends.map((_, j) => (colours.link_marks[j] ? bad : line)),
+    alpha: picture.ends.map((_, j) => (colours.link_marks[j] ? 1 : Math.min(1, Math.max(0.08, 300 / picture.ends.length)))),
     width: picture.ends.map((_, j) => (most ? 0.5 + (5 * (weights[j] || 0)) / most : thin) + (colours.link_marks[j] ? 1.5 : 0)),
     label: picture.ends.map(([a, b], j) => [`${picture.labels[a]} – ${picture.labels[b]}`, colours.link_marks[j], ...words(j)].filter(Boolean).join("; ")),
   };
