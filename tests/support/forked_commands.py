@@ -1,6 +1,6 @@
 """Commands that a script starts by name, in processes forked from one that has loaded netfleet (`fork_server.py`).
 
-`netfleet` and `python` in `folder` are small clients: they send their arguments, variables and standard streams to a
+`netfleet`, `torchrun` and `python` in `folder` are small clients: they send their arguments, variables and standard streams to a
 server, which forks, and end as the forked process ends. A signal goes on to it. What they cannot do this way (`python
 -c`) they leave to the real Python. `netfleet up` and torchrun start their processes with `sys.executable`, which is
 that client there.
@@ -48,16 +48,18 @@ if code < 0:
 os._exit(code)
 """
 
+COMMANDS = {"python": [], "netfleet": ["-m", "netfleet"], "torchrun": ["-m", "torch.distributed.run"]}
+
 
 @contextlib.contextmanager
 def forked_commands() -> Iterator[Path]:
-    """A folder with `netfleet` and `python`, for the PATH; all that they started and that still runs is killed."""
+    """A folder with them, for the PATH; all that they started and that still runs is killed."""
     folder = Path(tempfile.mkdtemp(prefix="forked-"))
     address = str(folder / "server")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
-        for name, prefix in (("python", []), ("netfleet", ["-m", "netfleet"])):
+        for name, prefix in COMMANDS.items():
             (folder / name).write_text(CLIENT.format(python=sys.executable, prefix=prefix, address=address))
             (folder / name).chmod(0o755)
         server = SERVER.Process(target=_serve, args=(listener, str(folder / "python")))
