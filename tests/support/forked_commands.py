@@ -1,9 +1,9 @@
 """Commands that a script starts by name, in processes forked from one that has loaded netfleet (`fork_server.py`).
 
-`netfleet`, `torchrun` and `python` in `folder` are small clients: they send their arguments, variables and standard streams to a
-server, which forks, and end as the forked process ends. A signal goes on to it. What they cannot do this way (`python
--c`) they leave to the real Python. `netfleet up` and torchrun start their processes with `sys.executable`, which is
-that client there.
+`netfleet`, `torchrun` and `python` in `folder` are small clients: they send their arguments, variables and standard
+streams to a server, which forks, and end as the forked process ends. A signal goes on to it. What they cannot do this
+way (`python -c`) they leave to the real Python. `netfleet up` and torchrun start their processes with `sys.executable`,
+which is that client there.
 """
 
 from __future__ import annotations
