@@ -43,7 +43,8 @@ for each in (signal.SIGTERM, signal.SIGINT):
     signal.signal(each, lambda number, frame: os.kill(pid, number))
 code = int(answers.readline())
 if code < 0:
-    signal.signal(-code, signal.SIG_DFL)
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
@@ -140,6 +141,7 @@ def _be_client(client: socket.socket, python: str) -> None:
         file.write(f"{os.getpid()}\n".encode())
         file.flush()
         sys.executable = python
+        sys.stdin = os.fdopen(0, closefd=False)  # multiprocessing has closed the one before
         run_here(arguments, environment, folder)
         code = 0
     except SystemExit as end:
