@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +25,11 @@ if TYPE_CHECKING:
 
 gc.disable()  # while modules are loaded: it would look through all of them again and again
 torch.set_num_threads(1)
+sys.dont_write_bytecode = False  # compiling the sources is a tenth of what a process takes to start
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if os.path.isdir(memory := "/dev/shm") and shutil.disk_usage(memory).free > 8 << 30:
     os.environ.setdefault("TMPDIR", memory)  # sites write through to the disk several times in a round
+    tempfile.tempdir = None  # pytest has asked before this file was loaded: it asks again
 settings.register_profile("netfleet", deadline=None)  # several tests share the cores
 settings.load_profile("netfleet")
 

@@ -12,6 +12,7 @@ import pytest
 
 from netfleet.gradients.native import build
 from netfleet.gradients.native.compiler import NAMES, SCALARS, file_name
+from support.compiler_cache import caching_compiler
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
@@ -22,9 +23,9 @@ pytestmark = [
 TESTS = ["gradients/test_native.py", "gradients/test_residual.py"]
 
 
-def pip(*arguments: str | Path) -> None:
+def pip(*arguments: str | Path, **more: str) -> None:
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | more, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -32,7 +33,8 @@ def pip(*arguments: str | Path) -> None:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the wheel is installed."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ".")
+    compiler = caching_compiler(folder, build.find_compiler() or "")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ".", CXX=str(compiler))
     (wheel,) = folder.glob("*.whl")
     assert "-py3-none-" in wheel.name
     pip("install", "--no-deps", "--target", folder / "installed", wheel)
