@@ -34,8 +34,9 @@ settings.register_profile("netfleet", deadline=None)  # several tests share the 
 settings.load_profile("netfleet")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """While it is there an event loop runs in this thread, which tests of other modules do not expect."""
     with chromium() as found:
         yield found
 
@@ -93,7 +94,7 @@ SHARING = (
 )
 
 
-#: Files whose tests look at a page; all of them share one browser.
+#: Files whose tests look at a page stay in one process.
 IN_BROWSER = ("watch/test_page.py", "report/test_live_report.py")
 
 
