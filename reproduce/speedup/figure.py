@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from netfleet.report.intervals import Interval, interval
-from netfleet.report.plots import DPI, INK, MARKERS, MUTED, OTHERS, OURS, STYLE, TICKS
+from netfleet.report.looks import MARKERS, OTHERS, OURS
+from netfleet.report.plots import DPI, INK, MUTED, STYLE, TICKS
 from reproduce.speedup.study import Results, Study
 
 #: A metric of so many times the study's median counts as diverged, though it is still finite.

@@ -18,6 +18,7 @@ from scipy.spatial import cKDTree
 
 from netfleet.cli import main
 from netfleet.errors import ConfigError
+from netfleet.report.looks import looks
 from netfleet.watch.news import AXES, COLUMNS, POINTS, Have, News, Query, cut
 from netfleet.watch.pictures import LINKS, picture_of
 from netfleet.watch.run_source import FRESH, RunSource
@@ -148,7 +149,9 @@ def test_of_several_runs_the_one_that_grows_is_followed(tmp_path: Path) -> None:
     with made_by(tmp_path):
         found = news(tmp_path)
     assert found.selected == "dsgd-seed3"
-    assert found.words[1] == "2 runs: 1 running, 1 done"
+    assert found.words[1] == "2 runs: 1 done, 1 running"  # in the order in which they began
+    styles = looks(["NET-FLEET", "DSGD"])  # as in a report
+    assert [each.colour for each in found.series] == [styles["NET-FLEET"].color, styles["DSGD"].color]
     assert "does not write down its workers" in found.words[2]
     rows = {row[0]: dict(zip(found.moment.heads, row, strict=True)) for row in found.moment.rows}
     assert {label: row["round"] for label, row in rows.items()} == {"DSGD, seed 3": 10, "NET-FLEET, seed 0": 10}

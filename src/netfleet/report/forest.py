@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 
 from netfleet.report.comparison import Comparison, Entry
 from netfleet.report.intervals import LEVEL
-from netfleet.report.plots import DPI, INK, MUTED, STYLE, TICKS, Drawing, Looks, draw_axes, looks, metric_of, say
+from netfleet.report.looks import Looks, looks
+from netfleet.report.plots import DPI, INK, MUTED, STYLE, TICKS, Drawing, draw_axes, metric_of, say
 from netfleet.runs.history import History, group, is_percent
 
 

@@ -21,6 +21,7 @@ from netfleet.report import plots, table
 from netfleet.report.graph import draw_topology
 from netfleet.report.intervals import LEVEL
 from netfleet.report.live import live_curves
+from netfleet.report.looks import looks
 from netfleet.report.page import render
 from netfleet.report.plots import DPI, QUANTITIES
 from netfleet.report.scores import score_grids
@@ -155,7 +156,7 @@ def _method(row: table.Row, rows: Sequence[table.Row], histories: Sequence[Histo
         "mark": row.mark,
         "reason": row.diverged[0][2] if row.diverged else "",
         "settings": ", ".join(settings),
-        "look": plots.looks(history.label for history in histories)[row.label],
+        "look": looks(history.label for history in histories)[row.label],
         "cells": [(table.cell(row, column), row.label in table.best(rows, column)) for column in shown],
     }
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from netfleet.report.intervals import interval
-from netfleet.report.plots import QUANTITIES, TRACKING, Look, Metric, XName, curve_metrics, looks
+from netfleet.report.looks import Look, looks
+from netfleet.report.plots import QUANTITIES, TRACKING, Metric, XName, curve_metrics
 from netfleet.runs.history import LARGEST_DRAWN, Floats, History, band, group, has
 
 #: Points of a curve: as many as a figure in a page can show.

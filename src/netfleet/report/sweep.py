@@ -17,19 +17,16 @@ from netfleet.errors import ConfigError
 from netfleet.report.comparison import choose_column, show_value
 from netfleet.report.export import Sheet
 from netfleet.report.intervals import LEVEL, interval
+from netfleet.report.looks import OURS, Look, Looks, looks
 from netfleet.report.plots import (
     DPI,
     FAINT,
     INK,
     MUTED,
-    OURS,
     STYLE,
     TICKS,
-    Look,
-    Looks,
     Style,
     label_powers,
-    looks,
     metric_of,
     say,
 )

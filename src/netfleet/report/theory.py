@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from netfleet.errors import ConfigError
-from netfleet.report.plots import DPI, STYLE, TICKS, label_powers, looks
+from netfleet.report.looks import looks
+from netfleet.report.plots import DPI, STYLE, TICKS, label_powers
 from netfleet.runs.history import History, group
 from netfleet.theory.bounds import corollary
 from netfleet.theory.predictions import Explained, Prediction, measured

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from rich.table import Table
 
-from netfleet.report.plots import DPI, STYLE, TICKS, label_powers, looks
+from netfleet.report.looks import looks
+from netfleet.report.plots import DPI, STYLE, TICKS, label_powers
 from netfleet.runs.tuning import Grid, Outcome, at_the_edge
 
 Results = Mapping[str, Sequence[Outcome]]

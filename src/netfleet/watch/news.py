@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from netfleet.report.looks import looks
 from netfleet.runs.history import Record
 
 #: Horizontal axes, and the columns that have a curve.
@@ -62,11 +63,18 @@ class Series:
 
     id: str
     label: str
-    colour: str  # what has the same is drawn in the same colour
+    group: str  # the method; all its seeds have one colour
     state: str
     words: str
     round: int
     rounds: int
+    colour: str = ""
+
+
+def coloured(series: Sequence[Series]) -> list[Series]:
+    """Each in the colour that its group has in a report too."""
+    styles = looks(each.group for each in series)
+    return [replace(each, colour=styles[each.group].color) for each in series]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 // The script of the page of `netfleet watch`: asks for news once a second, and fills tables and figures.
 "use strict";
-const COLORS = ["#0b6bcb", "#d1495b", "#2a9d5c", "#b07aa1", "#c77700", "#1b9aaa", "#8c6d46", "#7d5ba6", "#6c757d", "#e377c2"];
 const PAUSE = 1000, ROWS = 2000;
 const at = (id) => document.getElementById(id);
 const store = new Map(); // of each series: { epoch, stride, columns, last }
@@ -75,10 +74,7 @@ function paint() { // the figures have the page's colours, light or dark
   drawGraph();
 }
 
-function color(id) { // all seeds of a method have one colour
-  const groups = [...new Set(news.series.map((each) => each.colour))];
-  return COLORS[groups.indexOf(news.series.find((each) => each.id === id).colour) % COLORS.length];
-}
+const color = (id) => news.series.find((each) => each.id === id).colour;
 
 function keep(curves) { // adds what is new to what the page has
   for (const id of store.keys()) if (!(id in curves)) store.delete(id);

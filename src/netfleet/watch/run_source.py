@@ -21,6 +21,7 @@ from netfleet.watch.news import (
     Picture,
     Query,
     Series,
+    coloured,
     cut,
     number,
     other_columns,
@@ -51,7 +52,7 @@ class RunSource:
         """Read what is new in all runs."""
         if time.monotonic() - self._read_at < FRESH:
             return
-        places = [self.folder / CONFIG_FILE] if self._single else sorted(self.folder.glob(f"*/{CONFIG_FILE}"))
+        places = [self.folder / CONFIG_FILE] if self._single else _begun(self.folder)
         folders = {path.parent.name: path.parent for path in places}
         self._runs = {name: self._runs.get(name) or RunFolder(folder) for name, folder in folders.items()}
         self._life = life(self.folder.parent if self._single else self.folder)
@@ -81,7 +82,7 @@ class RunSource:
             title=self.folder.resolve().name,
             state=next(each.state for each in series if each.id == run.folder.name),
             words=self._words(run, series, found),
-            series=series,
+            series=coloured(series),
             selected=run.folder.name,
             index=index,
             count=count,
@@ -126,6 +127,11 @@ class RunSource:
         heads = ["run", "round", *(COLUMNS.get(name, in_words(name)) for name in names)]
         cells = [[label, number(r.get("round")), *(number(r.get(name)) for name in names)] for label, r in rows]
         return Grid(heads, cells)
+
+
+def _begun(folder: Path) -> list[Path]:
+    """The configs of runs, in the order in which these began: that of the experiment."""
+    return sorted(folder.glob(f"*/{CONFIG_FILE}"), key=lambda path: (path.stat().st_mtime_ns, path))
 
 
 def at(records: Sequence[Record], t: int | None) -> Record:
