@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,3 +76,11 @@ def test_a_report_from_disk_can_be_read_curve_by_curve(
         page.emulate_media(media="print")
         assert page.locator(".switch").is_visible()
         assert visit.errors == []
+
+
+def test_a_report_does_not_promise_to_repeat_what_only_a_script_has(runs: list[History], tmp_path: Path) -> None:
+    given: dict[str, Any] = {"config": {}, "title": "A ring", "label_counts": None}
+    topology = make_topology("ring", workers=4)
+    for text, words in (('kind = "__main__:make"', "run that script again"), ('kind = "digits"', "netfleet run exp")):
+        write_report(tmp_path / "report.html", histories=runs, topology=topology, config_text=text, **given)
+        assert words in (tmp_path / "report.html").read_text()
