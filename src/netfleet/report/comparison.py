@@ -133,7 +133,8 @@ def _notes(histories: Sequence[History], entries: Sequence[Entry], reference: st
         row.label for row, gap, _ in entries if gap is not None and gap.seeds == 1 and math.isfinite(gap.mean)
     ]:
         share, whose = ("shares", "their difference has") if len(single) == 1 else ("share", "these differences have")
-        yield f"{', '.join(single)} {share} one seed with {reference}, so {whose} no interval"
+        named = ", ".join(single) if len(single) <= 3 else f"{len(single)} methods"
+        yield f"{named} {share} one seed with {reference}, so {whose} no interval"
     if keys := differ_beyond_algorithm(histories):
         shown = ", ".join([*keys[:4], *["…"] * (len(keys) > 4)])
         yield f"the runs differ not only in the algorithm but also in {shown}"
