@@ -236,6 +236,9 @@ def test_sites_that_do_not_answer_have_ended_if_their_histories_have(tmp_path: P
     silent = [site(i, 0)._replace(status=None, why="cannot be reached") for i in range(3)]
     _, found = told(tmp_path, *silent)
     assert (found.state, found.words[0]) == (state, "no site answers; the histories here end at round 40")
+    ended = state == "done"
+    assert found.nodes.rows[0][1] == ("ended" if ended else "no answer")
+    assert found.colours.node_marks == ({} if ended else dict.fromkeys(range(3), "no answer"))
 
 
 # ---- the server and the command ----

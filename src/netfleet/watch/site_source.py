@@ -167,7 +167,7 @@ class SiteSource:
 
     def _series(self, answer: StatusAnswer) -> Series:
         status = self._known.get(answer.name)
-        state = answer.status.state if answer.status is not None else "left" if answer.left else "no answer"
+        state = answer.status.state if answer.status is not None else self._unheard(answer)
         t, rounds = (0, 0) if status is None else (status.round, status.rounds)
         return Series(answer.name, answer.name, answer.name, state, state, t, rounds)
 
@@ -190,6 +190,12 @@ class SiteSource:
         words += f", {silent} without an answer" if silent else ""
         left = [status.left_seconds for status in found if status.left_seconds]
         return words + (f"; {in_words(max(left))} left" if left else "")
+
+    def _unheard(self, answer: StatusAnswer) -> str:
+        """The state of a site that does not answer."""
+        records = self._records.get(answer.name)  # none if the answer came just now
+        ended = records is not None and records.ended
+        return "left" if answer.left else "ended" if ended else "no answer"
 
     def _silence(self) -> str:
         if self._known:
@@ -233,7 +239,8 @@ class SiteSource:
     def _mark(self, name: str) -> str:
         answer = next((each for each in self._answers if each.name == name), None)
         if answer is None or answer.status is None:
-            return "has left" if answer is not None and answer.left else "no answer"
+            why = "no answer" if answer is None else self._unheard(answer)
+            return {"left": "has left", "ended": ""}.get(why, why)
         alarms = "; ".join(str(alarm) for alarm in answer.status.alarms)
         return f"alarm: {alarms}" if alarms else ""
 
@@ -258,7 +265,7 @@ class SiteSource:
         if status is None:
             known = self._known.get(answer.name)
             place = [None, None] if known is None else [known.round, newest - known.round]  # when it last answered
-            return [answer.name, "left" if answer.left else "no answer", *place, *[None] * 6]
+            return [answer.name, self._unheard(answer), *place, *[None] * 6]
         waits = "" if status.wait is None else f"{status.wait.name}, for {in_words(status.wait.seconds)}"
         sent, received = (sum(getattr(link, way) for link in status.neighbours) for way in ("sent", "received"))
         return [
