@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
     "extensions.generated",
+    "extensions.made_by",
     "extensions.markdown_docstrings",
     "extensions.mathml",
     "extensions.repository_links",

@@ -36,6 +36,8 @@ def test_the_site_has_every_page_and_the_code_that_pages_link_to(site: Path) -> 
     assert {page for page in pages if not (site / page.with_suffix(".html")).exists()} == set()
     assert "class HeavyBall" in text(site / "repository/examples/my_algorithm.py.html")
     assert "hospitals.toml" in text(site / "repository/examples/hospitals.html")
+    weights = text(site / "weights.html")
+    assert weights.index("Made by python docs/make_weights.py") > weights.index("Measured")  # it is at the end
 
 
 @pytest.mark.slow

@@ -22,10 +22,14 @@ def in_notebook() -> bool:
     return type(shell).__name__ in ("ZMQInteractiveShell", "Shell")
 
 
+def missing_packages(*names: str) -> list[str]:
+    """Which of these packages are not installed."""
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
 def need_packages(*names: str, extra: str = "sites") -> None:
     """Raise unless these packages are installed, which only sites need, or what else an extra is for."""
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    if missing:
+    if missing := missing_packages(*names):
         raise ConfigError(
             f"{extra} need{'s' * (extra != 'sites')} {', '.join(missing)}, not installed here; pip install "
             f"'netfleet[{extra}]'"

@@ -105,6 +105,16 @@ def test_the_files_for_sites_are_simulated_and_planned_and_keep_their_policy(emp
     assert "BROKEN" not in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("empty")
+@pytest.mark.parametrize("missing", [["grpc"], []])
+def test_it_says_what_sites_still_need(missing: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "netfleet.cli.init.missing_packages", lambda *names: [each for each in names if each in missing]
+    )
+    assert main(["init", "--site"]) == 0
+    assert ("  pip install 'netfleet[sites]'\n" in capsys.readouterr().out) == bool(missing)
+
+
 @pytest.mark.slow
 def test_the_sites_train_as_the_simulator_does(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["init", "--site", "trial"]) == 0

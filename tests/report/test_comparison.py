@@ -97,7 +97,11 @@ def test_what_a_reader_must_know_is_noted() -> None:
         "open: 1 of 1 runs are not finished (round 10 of 500); --at 10 compares all there",
         "alone shares no seed with ours, so they have no paired difference",
     )
-    assert "open shares one seed with ours, so their difference has no interval" in found.notes
+    assert "open, partly share one seed with ours, so these differences have no interval" in found.notes
+    one = compare([*RUNS, unfinished], Question(reference="ours")).notes
+    assert "open shares one seed with ours, so their difference has no interval" in one
+    many = compare([*RUNS, *(run(label, 0, 0.3) for label in "abcd")], Question(reference="ours")).notes
+    assert "4 methods share one seed with ours, so these differences have no interval" in many
     assert "partly: 1 of 2 seeds diverged after round 10" in found.notes
     assert found.notes[-1] == "the runs differ not only in the algorithm but also in rounds"
     cells = {row[0]: row[1:] for row in sheet(found).rows}

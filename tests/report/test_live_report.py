@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,6 +44,8 @@ def test_a_report_from_disk_can_be_read_curve_by_curve(
         page, lines = visit.page, "#live-cards figure:first-child polyline"
         assert visit.elsewhere(address) == []
         assert visit.overflow() <= 0
+        beyond = "all => Math.max(...all.map(e => e.getBBox().x + e.getBBox().width - e.ownerSVGElement.clientWidth))"
+        assert page.eval_on_selector_all("#live-cards text", beyond) <= 0  # no number is cut off
         assert page.locator(".switch").is_hidden()  # the pictures, which are for print
         assert page.locator(lines).count() == 2
         loss = page.locator("#live-cards figure > svg").nth(1)
@@ -57,6 +60,8 @@ def test_a_report_from_disk_can_be_read_curve_by_curve(
         assert told.startswith(f"Loss at 4 communication rounds: NET-FLEET {found.mean[1]:.5g} [{found.low[1]:.5g} to")
         page.get_by_label("DSGD", exact=True).uncheck()
         assert page.locator(lines).count() == 1
+        assert page.inner_text("#live-at").startswith("Loss at 4 ")
+        assert "DSGD" not in page.inner_text("#live-at")  # hidden curves are told no more
         page.get_by_label("DSGD", exact=True).check()
         page.get_by_label("show", exact=True).select_option(label="paired differences to NET-FLEET")
         assert page.locator("#live-cards figcaption").first.inner_text() == "Accuracy: difference to NET-FLEET"
@@ -71,3 +76,11 @@ def test_a_report_from_disk_can_be_read_curve_by_curve(
         page.emulate_media(media="print")
         assert page.locator(".switch").is_visible()
         assert visit.errors == []
+
+
+def test_a_report_does_not_promise_to_repeat_what_only_a_script_has(runs: list[History], tmp_path: Path) -> None:
+    given: dict[str, Any] = {"config": {}, "title": "A ring", "label_counts": None}
+    topology = make_topology("ring", workers=4)
+    for text, words in (('kind = "__main__:make"', "run that script again"), ('kind = "digits"', "netfleet run exp")):
+        write_report(tmp_path / "report.html", histories=runs, topology=topology, config_text=text, **given)
+        assert words in (tmp_path / "report.html").read_text()

@@ -230,6 +230,20 @@ def test_sites_that_are_done_or_silent_are_shown_so(tmp_path: Path) -> None:
     assert found.nodes.rows[0][:2] == ["north", "no answer"]
 
 
+@pytest.mark.parametrize(("rounds", "state"), [(40, "done"), (60, "waiting")])
+def test_sites_that_do_not_answer_have_ended_if_their_histories_have(tmp_path: Path, rounds: int, state: str) -> None:
+    for name in NAMES:
+        (tmp_path / name / "run").mkdir(parents=True)
+        (tmp_path / name / "run" / "config.json").write_text(json.dumps({"config": {"rounds": rounds}}))
+        (tmp_path / name / "run" / "history.jsonl").write_text('{"round": 40, "loss": 0.5}\n')
+    silent = [site(i, 0)._replace(status=None, why="cannot be reached") for i in range(3)]
+    _, found = told(tmp_path, *silent)
+    assert (found.state, found.words[0]) == (state, "no site answers; the histories here end at round 40")
+    ended = state == "done"
+    assert found.nodes.rows[0][1] == ("ended" if ended else "no answer")
+    assert found.colours.node_marks == ({} if ended else dict.fromkeys(range(3), "no answer"))
+
+
 # ---- the server and the command ----
 
 

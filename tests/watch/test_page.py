@@ -114,6 +114,12 @@ def test_a_run_that_waits_runs_dies_and_ends_is_shown_so(browser: Browser, tmp_p
         with made_by(tmp_path):
             add_rounds(run, 0, 5)
             says(visit, "running: round 5 of 40")
+            visit.page.wait_for_function("() => models.graph && models.graph('nodes').data.x.length === 5")
+            equal = "news.colours.nodes[at('colour').value] = Array(5).fill(0.9); drawGraph();"
+            scale = visit.page.evaluate(
+                "() => {" + equal + " const m = models.graph('mapper'); return [m.low, m.high]; }"
+            )
+            assert scale == pytest.approx([0.891, 0.909])  # equal values are in the middle of theirs
         kill(tmp_path)
         says(visit, "died: round 5 of 40; its process is gone")
         assert visit.page.title().endswith(": died")

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from netfleet.environment import missing_packages
 from netfleet.errors import ConfigError
 
 #: What to do next, and why.
@@ -20,6 +21,7 @@ _PLAN = (
     ("netfleet plan experiment.toml --nodes nodes.toml --out plan", "a folder and a certificate for each site"),
     ("NETFLEET_POLICY=policy.toml netfleet up plan", "a trial on this machine; each site keeps to policy.toml"),
 )
+_INSTALL = ("pip install 'netfleet[sites]'", "what sites need and is not installed here")
 _WRITTEN = """\
   experiment.toml  what is learnt and how; all sites agree on it
   nodes.toml       the sites and their addresses
@@ -71,7 +73,8 @@ def _sites(given: Path | None, overwrite: bool) -> int:
     check_folder(folder if folder.exists() else folder.parent)
     write_new(_site_files(folder, keep_rows=overwrite), overwrite)
     print(f"wrote into {folder if given else 'this folder'}:\n{_WRITTEN}")
-    _print_steps([*([(f"cd {shlex.quote(str(folder))}", "")] if given else []), *_PLAN])
+    install = [_INSTALL] if missing_packages("grpc", "cryptography") else []
+    _print_steps([*([(f"cd {shlex.quote(str(folder))}", "")] if given else []), *install, *_PLAN])
     print(f"\n{_THEN}")
     return 0
 

@@ -73,6 +73,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         _TRAINING.add(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """For the constructor only: a group that comes later is refused, since all workers average one vector."""
         if self._complete:
             raise ConfigError(
                 "parameters cannot be added later, since all workers average one vector; give all groups to the "
@@ -213,6 +214,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         )
 
     def state_dict(self) -> dict[str, Any]:
+        """The state of this worker, between two rounds: groups, and what the method keeps for each parameter."""
         self._training.check_ended()
         return super().state_dict()
 
@@ -243,6 +245,7 @@ class Decentralized(ExitsOnRefusal, torch.optim.Optimizer):
         return self._parts.connection
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a worker's `state_dict()`, its model included; all workers load theirs of the same round."""
         own = loaded(state_dict, self._parts.method, self._parts.flat)
         super().load_state_dict(state_dict)
         if own:

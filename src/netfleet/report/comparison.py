@@ -129,8 +129,12 @@ def _notes(histories: Sequence[History], entries: Sequence[Entry], reference: st
             yield f"{row.label}: {row.mark}"
         if gap is not None and not math.isfinite(gap.mean):
             yield f"{row.label} shares no seed with {reference}, so they have no paired difference"
-        elif gap is not None and gap.seeds == 1:
-            yield f"{row.label} shares one seed with {reference}, so their difference has no interval"
+    if single := [
+        row.label for row, gap, _ in entries if gap is not None and gap.seeds == 1 and math.isfinite(gap.mean)
+    ]:
+        share, whose = ("shares", "their difference has") if len(single) == 1 else ("share", "these differences have")
+        named = ", ".join(single) if len(single) <= 3 else f"{len(single)} methods"
+        yield f"{named} {share} one seed with {reference}, so {whose} no interval"
     if keys := differ_beyond_algorithm(histories):
         shown = ", ".join([*keys[:4], *["…"] * (len(keys) > 4)])
         yield f"the runs differ not only in the algorithm but also in {shown}"

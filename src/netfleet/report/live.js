@@ -76,7 +76,7 @@
     }
     for (const v of ticks(x0, x1, false)) {
       make("line", { x1: one.px(v), x2: one.px(v), y1: TOP, y2: HEIGHT - BOTTOM, stroke: "#f0f0f0" }, svg);
-      text(v >= 1e5 ? v.toExponential(1) : short(v), one.px(v), HEIGHT - 8, "middle");
+      text(v >= 1e5 ? v.toExponential(1) : short(v), one.px(v), HEIGHT - 8, one.px(v) > width - 20 ? "end" : "middle");
     }
     const box = [LEFT, TOP - 2, width - LEFT - RIGHT, HEIGHT - TOP - BOTTOM + 4]; // what is outside is not drawn
     const inside = make("svg", { x: box[0], y: box[1], width: box[2], height: box[3], viewBox: box.join(" ") }, svg);
@@ -93,7 +93,13 @@
     one.brush = make("rect", { y: TOP, height: HEIGHT - TOP - BOTTOM, fill: "#888", opacity: 0.25, width: 0 }, svg);
   }
 
-  const drawAll = () => panels.forEach(draw);
+  let told = null; // the panel whose values are told
+
+  function drawAll() {
+    panels.forEach(draw);
+    at("live-at").textContent = ""; // it may tell of curves that are hidden now
+    if (told && told.place(LEFT) <= told.cursor && told.px(told.cursor) <= (told.svg.clientWidth || 400) - RIGHT + 1e-6) tell(told, told.cursor);
+  }
 
   function tell(one, place) { // the values of every curve at the evaluation that is nearest
     const near = one.curves.map(([m, r]) => [m, r.reduce((a, b) => (Math.abs(b[0] - place) < Math.abs(a[0] - place) ? b : a))]);
@@ -101,11 +107,12 @@
     if (!near.length) return;
     const nearest = near.map(([, r]) => r[0]).reduce((a, b) => (Math.abs(b - place) < Math.abs(a - place) ? b : a));
     one.cursor = nearest;
+    told = one;
     make("line", { x1: one.px(nearest), x2: one.px(nearest), y1: TOP, y2: HEIGHT - BOTTOM, stroke: "#777", "stroke-dasharray": "3 3" }, one.mark);
     for (const [m, [p, v]] of near) make("circle", { cx: one.px(p), cy: one.py(v), r: 3.5, fill: m.color }, one.mark);
     const value = (v) => (one.panel.percent ? short(100 * v) + (gaps() ? " points" : " %") : short(v));
-    const told = near.map(([m, [, v, l, h]]) => `${m.label} ${value(v)}` + (l === h ? "" : ` [${value(l)} to ${value(h)}]`));
-    at("live-at").textContent = `${one.caption.textContent} at ${short(nearest)} ${words()}: ${told.join("; ")}`;
+    const values = near.map(([m, [, v, l, h]]) => `${m.label} ${value(v)}` + (l === h ? "" : ` [${value(l)} to ${value(h)}]`));
+    at("live-at").textContent = `${one.caption.textContent} at ${short(nearest)} ${words()}: ${values.join("; ")}`;
   }
 
   function zoom(low, high) {
@@ -160,7 +167,11 @@
   for (const [value, words] of data.quantities) at("live-x").append(new Option(words, value));
   at("live-what").append(new Option("values", "value"));
   if (data.methods.some((m) => m.curves.some((c) => c.gap.length))) at("live-what").append(new Option(`paired differences to ${data.first}`, "gap"));
-  at("live-x").addEventListener("change", () => { view = null; drawAll(); });
+  at("live-x").addEventListener("change", () => {
+    view = told = null;
+    for (const one of panels) one.cursor = null; // a place on the axis before
+    drawAll();
+  });
   at("live-what").addEventListener("change", drawAll);
   at("live-in").addEventListener("click", () => scale(0.5));
   at("live-out").addEventListener("click", () => scale(2));

@@ -133,9 +133,10 @@ function drawGraph() {
   const { colours } = news, model = models.graph, style = getComputedStyle(document.documentElement);
   const [ink, bad, line] = ["--ink", "--bad", "--muted"].map((name) => style.getPropertyValue(name).trim());
   const values = colours.nodes[at("colour").value] || picture.labels.map(() => null);
-  const known = values.filter((value) => value != null), low = Math.min(...known), high = Math.max(...known);
-  const mapper = model("mapper");
-  mapper.setv({ low: known.length ? low : 0, high: known.length && high > low ? high : (known.length ? low : 0) + 1 });
+  const known = values.filter((value) => value != null), mapper = model("mapper");
+  const low = known.length ? Math.min(...known) : 0, high = known.length ? Math.max(...known) : 1;
+  const around = low < high ? 0 : Math.abs(low) / 100 || 1; // of equal values: a scale with them in its middle
+  mapper.setv({ low: low - around, high: high + around });
   model("bar").visible = known.length > 0;
   const m = picture.labels.length, size = Math.max(5, Math.min(26, (m > 200 ? 300 : 420) / Math.sqrt(m)));
   const shown = (i) => Object.entries(colours.nodes).map(([name, each]) => `${name} ${each[i] == null ? "–" : shortNumber(each[i])}`);

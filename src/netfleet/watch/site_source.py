@@ -3,6 +3,7 @@
 The sites are asked by one thread, and only while somebody looks at the page.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 import networkx as nx
 
 from netfleet.errors import NetfleetError
-from netfleet.runs.history import HISTORY_FILE, Record
+from netfleet.runs.history import CONFIG_FILE, HISTORY_FILE, Record
 from netfleet.runs.history import in_words as column_in_words
 from netfleet.runs.progress import in_words
 from netfleet.sites.operations.status import LinkStatus, SiteStatus, StatusAnswer, ask_folder
@@ -53,6 +54,7 @@ class SiteRecords:
 
     def __init__(self, history: Path | None) -> None:
         self._tail, self._told = None if history is None else Tail(history), list[Record]()
+        self._config = None if history is None else history.with_name(CONFIG_FILE)
 
     def note(self, record: Record) -> None:
         """The site has told an evaluation; after a rollback, earlier rounds come again."""
@@ -66,6 +68,17 @@ class SiteRecords:
     @property
     def records(self) -> Sequence[Record]:
         return self._tail.lines if self._tail is not None and self._tail.lines else self._told
+
+    @property
+    def ended(self) -> bool:
+        """Whether the history is here and has the last round."""
+        if self._tail is None or not self._tail.lines or self._config is None:
+            return False
+        try:
+            rounds = json.loads(self._config.read_text())["config"]["rounds"]
+        except (OSError, ValueError, KeyError):
+            return False
+        return int(self._tail.lines[-1]["round"]) >= int(rounds)
 
     @property
     def epoch(self) -> int:
@@ -155,22 +168,21 @@ class SiteSource:
 
     def _series(self, answer: StatusAnswer) -> Series:
         status = self._known.get(answer.name)
-        state = answer.status.state if answer.status is not None else "left" if answer.left else "no answer"
+        state = answer.status.state if answer.status is not None else self._unheard(answer)
         t, rounds = (0, 0) if status is None else (status.round, status.rounds)
         return Series(answer.name, answer.name, answer.name, state, state, t, rounds)
 
     def _state(self, answers: Sequence[StatusAnswer]) -> str:
         states = {answer.status.state if answer.status is not None else "" for answer in answers if not answer.left}
         if not states or states == {""}:
-            return "died" if self._known else "waiting"
+            ended = bool(self._records) and all(records.ended for records in self._records.values())
+            return "done" if ended else "died" if self._known else "waiting"
         return "done" if states <= {"finished", "left"} else "running"
 
     def _summary(self, answers: Sequence[StatusAnswer]) -> str:
         found = [answer.status for answer in answers if answer.status is not None]
         if not found:
-            was = "no site answers any more" if self._known else "no site answers yet"
-            rounds = [status.round for status in self._known.values()]
-            return was + (f"; the last that was heard is of round {max(rounds)}" if rounds else "")
+            return self._silence()
         states = [status.state for status in found]
         counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
         rounds = [status.round for status in found]
@@ -179,6 +191,20 @@ class SiteSource:
         words += f", {silent} without an answer" if silent else ""
         left = [status.left_seconds for status in found if status.left_seconds]
         return words + (f"; {in_words(max(left))} left" if left else "")
+
+    def _unheard(self, answer: StatusAnswer) -> str:
+        """The state of a site that does not answer."""
+        records = self._records.get(answer.name)  # none if the answer came just now
+        ended = records is not None and records.ended
+        return "left" if answer.left else "ended" if ended else "no answer"
+
+    def _silence(self) -> str:
+        if self._known:
+            newest = max(status.round for status in self._known.values())
+            return f"no site answers any more; the last that was heard is of round {newest}"
+        if here := [int(each.records[-1]["round"]) for each in self._records.values() if each.records]:
+            return f"no site answers; the histories here end at round {max(here)}"
+        return "no site answers yet"
 
     def _ends(self) -> list[tuple[int, int]]:
         places = {name: i for i, name in enumerate(self._records)}
@@ -214,7 +240,8 @@ class SiteSource:
     def _mark(self, name: str) -> str:
         answer = next((each for each in self._answers if each.name == name), None)
         if answer is None or answer.status is None:
-            return "has left" if answer is not None and answer.left else "no answer"
+            why = "no answer" if answer is None else self._unheard(answer)
+            return {"left": "has left", "ended": ""}.get(why, why)
         alarms = "; ".join(str(alarm) for alarm in answer.status.alarms)
         return f"alarm: {alarms}" if alarms else ""
 
@@ -239,7 +266,7 @@ class SiteSource:
         if status is None:
             known = self._known.get(answer.name)
             place = [None, None] if known is None else [known.round, newest - known.round]  # when it last answered
-            return [answer.name, "left" if answer.left else "no answer", *place, *[None] * 6]
+            return [answer.name, self._unheard(answer), *place, *[None] * 6]
         waits = "" if status.wait is None else f"{status.wait.name}, for {in_words(status.wait.seconds)}"
         sent, received = (sum(getattr(link, way) for link in status.neighbours) for way in ("sent", "received"))
         return [
