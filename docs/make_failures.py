@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 
 import netfleet as nf
 from netfleet.problems.synthetic import Quadratics
-from netfleet.report.plots import DPI, STYLE, TICKS, looks
+from netfleet.report.looks import looks
+from netfleet.report.plots import DPI, STYLE, TICKS
 
 HERE = Path(__file__).parent
 RESULTS, PICTURE = HERE / "failures.json", HERE / "failures.png"

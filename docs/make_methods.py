@@ -20,7 +20,8 @@ import netfleet as nf
 from netfleet.algorithms import ALGORITHMS
 from netfleet.algorithms.base import short_citation
 from netfleet.algorithms.proxskip import ProxSkip
-from netfleet.report.plots import DPI, OTHERS, OURS, STYLE, TICKS
+from netfleet.report.looks import OTHERS, OURS
+from netfleet.report.plots import DPI, STYLE, TICKS
 from netfleet.runs.history import History
 from netfleet.runs.tuning import rounds_to
 

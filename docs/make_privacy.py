@@ -16,7 +16,8 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from netfleet.report.plots import DPI, STYLE, TICKS, looks
+from netfleet.report.looks import looks
+from netfleet.report.plots import DPI, STYLE, TICKS
 from netfleet.runs.config import Experiment, experiment, read_toml
 from netfleet.runs.run import run_experiment
 from netfleet.runs.tuning import best, tune

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for reproduce/, which is not installed
 
 import netfleet as nf
-from netfleet.report.plots import DPI, INK, MARKERS, OTHERS, OURS, STYLE, TICKS
+from netfleet.report.looks import MARKERS, OTHERS, OURS
+from netfleet.report.plots import DPI, INK, STYLE, TICKS
 from netfleet.theory import bounds as theory
 from netfleet.theory.theorems import theorem_1
 from netfleet.theory.worst_case import Side, climb, constants, worst

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 
 import netfleet as nf
 from netfleet.errors import ConfigError
-from netfleet.report.plots import DPI, STYLE, TICKS, looks
+from netfleet.report.looks import looks
+from netfleet.report.plots import DPI, STYLE, TICKS
 from netfleet.runs.config import Experiment, experiment, read_toml
 from netfleet.runs.run import run_experiment
 from netfleet.runs.tuning import best, rounds_to, tune

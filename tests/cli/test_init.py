@@ -22,7 +22,6 @@ from netfleet.sites.policy.in_force import find_policy
 from netfleet.sites.policy.settings import read_policy
 from netfleet.sites.policy.start import folder_facts
 from netfleet.templates.files import experiment_text, site_texts
-from support.forked_commands import forked_commands
 from support.site_processes import free_ports
 
 TEXTS = {"experiment": experiment_text(Path("ring.toml")), **site_texts()}
@@ -125,9 +124,7 @@ def test_the_sites_train_as_the_simulator_does(empty: Path, monkeypatch: pytest.
     Path("nodes.toml").write_text(text)
     assert main([*PLAN, "--set", "rounds=5"]) == 0
     monkeypatch.setenv("NETFLEET_POLICY", "policy.toml")
-    with forked_commands() as commands:
-        monkeypatch.setattr(sys, "executable", str(commands / "python"))
-        assert main(["up", "plan"]) == 0
+    assert main(["up", "plan"]) == 0
     (expected,) = run_experiment(load_experiment("experiment.toml", ["rounds=5"]))
     assert expected.final is not None
     for row, name in zip(expected.final.state.x, SITES, strict=True):

@@ -9,6 +9,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,6 @@ from netfleet.cli import make_parser
 from netfleet.engines.ranks import TIMEOUT
 from netfleet.runs import checkpoint
 from support import images
-from support.forked_commands import forked_commands
 from support.torchrun import EXPERIMENT, free_port, shorten, training, until
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +31,6 @@ CLUSTER = ROOT / "examples" / "cluster"
 FOREVER = EXPERIMENT.replace("rounds = 60", "rounds = 1000000").replace(
     "checkpoint_every = 10", "checkpoint_every = 1000000"
 )
-
-
-@pytest.fixture
-def commands() -> Iterator[Path]:
-    """A folder with torchrun, whose ranks are forked; test_two_hosts.py starts real ones."""
-    with forked_commands() as folder:
-        yield folder
 
 
 # ---- SLURM ----
@@ -51,14 +44,14 @@ STAND_INS = {
 }
 
 
-def slurm(folder: Path, commands: Path, ranks: int) -> subprocess.Popen[str]:
+def slurm(folder: Path, ranks: int) -> subprocess.Popen[str]:
     """The script as SLURM runs it on a node of so many cores, with stand-ins for SLURM's commands."""
     (folder / "bin").mkdir(exist_ok=True)
     for name, text in STAND_INS.items():
         (folder / "bin" / name).write_text(f"#!/bin/bash\n{text}\n")
         (folder / "bin" / name).chmod(0o755)
     # as those of modules and conda do, it reads a variable that is not set
-    (folder / "activate").write_text(f'module load gcc\nPATH="{commands}:$PATH$NOT_SET"\n')
+    (folder / "activate").write_text(f'module load gcc\nPATH="{Path(sys.executable).parent}:$PATH$NOT_SET"\n')
     job = {"SLURM_JOB_NODELIST": "here", "SLURM_NNODES": "1", "SLURM_CPUS_PER_TASK": str(ranks)}
     job |= {"SLURM_JOB_ID": str(free_port()), "NETFLEET_ACTIVATE": str(folder / "activate")}
     job |= {"NOTES": str(folder / "notes"), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
@@ -68,10 +61,10 @@ def slurm(folder: Path, commands: Path, ranks: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_slurm_job_saves_before_its_limit_is_queued_again_and_resumes(tmp_path: Path, commands: Path) -> None:
+def test_a_slurm_job_saves_before_its_limit_is_queued_again_and_resumes(tmp_path: Path) -> None:
     file, folder = tmp_path / "cluster.toml", tmp_path / "out" / "net-fleet-seed0"
     file.write_text(FOREVER)
-    job = slurm(tmp_path, commands, ranks=2)
+    job = slurm(tmp_path, ranks=2)
     until(lambda: training(folder), lambda: job.poll() is None)
     job.send_signal(signal.SIGUSR1)  # as SLURM does two minutes before the limit
     _, said = job.communicate(timeout=300)
@@ -84,7 +77,7 @@ def test_a_slurm_job_saves_before_its_limit_is_queued_again_and_resumes(tmp_path
     reached = checkpoint.reached(folder)
     shorten(file, f"rounds={reached + 20}", folder)
     file.write_text(FOREVER.replace("rounds = 1000000", f"rounds = {reached + 20}"))
-    again = slurm(tmp_path, commands, ranks=1)
+    again = slurm(tmp_path, ranks=1)
     _, said = again.communicate(timeout=300)
     assert again.returncode == 0, said
     assert History.load(folder)["round"][-1] == reached + 20
@@ -189,12 +182,12 @@ def test_a_pod_that_must_go_has_time_to_save(job: Any) -> None:
 
 
 @pytest.mark.slow
-def test_two_pods_save_when_one_is_evicted(tmp_path: Path, commands: Path, job: Any) -> None:
+def test_two_pods_save_when_one_is_evicted(tmp_path: Path, job: Any) -> None:
     (container,) = job["template"]["spec"]["containers"]
     folder, file = tmp_path / "results" / "run" / "net-fleet-seed0", tmp_path / "experiment" / "experiment.toml"
     file.parent.mkdir()
     file.write_text(FOREVER)
-    first, second = pods(tmp_path, commands, container)
+    first, second = pods(tmp_path, container)
     until(lambda: training(folder), lambda: first.poll() is None)
     second.send_signal(signal.SIGTERM)
     said = "".join(pod.communicate(timeout=300)[1] for pod in (first, second))
@@ -203,18 +196,19 @@ def test_two_pods_save_when_one_is_evicted(tmp_path: Path, commands: Path, job: 
     assert 0 not in (first.returncode, second.returncode)
 
 
-def pods(folder: Path, commands: Path, container: Any) -> list[subprocess.Popen[str]]:
+def pods(folder: Path, container: Any) -> list[subprocess.Popen[str]]:
     """The manifest's pods with one rank each, on this machine and with folders in place of volumes."""
     port, words = free_port(), list[str]()
     for word in container["args"]:
         word = re.sub("/(experiment|results)/", rf"{folder}/\1/", word)
         words.append(re.sub(r"netfleet-0\.netfleet:\d+", f"127.0.0.1:{port}", word).replace("node=4", "node=1"))
-    torchrun, pipe = str(commands / "torchrun"), subprocess.PIPE
+    command, pipe = [sys.executable, "-m", "torch.distributed.run", *words], subprocess.PIPE
     environment = {**os.environ, **environment_of(container), "NETFLEET_DATA": str(folder)}
     made = []
     for place in range(2):
         which = ["--rdzv-conf", f"is_host={int(place == 0)}", "--local-addr", "127.0.0.1"]
-        made.append(subprocess.Popen([torchrun, *which, *words], env=environment, stdout=pipe, stderr=pipe, text=True))
+        full = [*command[:3], *which, *command[3:]]
+        made.append(subprocess.Popen(full, env=environment, stdout=pipe, stderr=pipe, text=True))
     return made
 
 

@@ -73,11 +73,6 @@ def _run(arguments: list[str], environment: dict[str, str], folder: str, files: 
         before()
     for number, path in enumerate(files, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
-    run_here(arguments, environment, folder)
-
-
-def run_here(arguments: list[str], environment: dict[str, str], folder: str) -> None:
-    """What `python ARGUMENTS` does, in this process; it may end with a SystemExit."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
