@@ -192,7 +192,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 
 def states(sites: MemorySites) -> dict[str, str]:
-    return {name: runner.status.status().state for name, runner in sites.runners.items()}
+    return {name: runner.status.status().state for name, runner in list(sites.runners.items())}
 
 
 def check_honest(sites: MemorySites) -> None:
