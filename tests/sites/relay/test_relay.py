@@ -234,7 +234,8 @@ def test_an_address_at_which_nobody_answers_does_not_keep_a_site_from_the_next(m
 
     async def scenario() -> None:
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", addresses)
-        (await client._connect("relay.example.org:7500")).close()
+        with await client._connect("relay.example.org:7500") as connection:
+            assert connection.getpeername() == good.getsockname()
 
     with silent, good, socket.create_connection(silent.getsockname()):  # its queue is full
         run(scenario())
